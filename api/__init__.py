@@ -1,0 +1,1 @@
+"""The ledger over HTTP: the service, its authentication and its metrics."""

@@ -1,0 +1,1 @@
+"""One driver a file; nothing outside a composition root imports these."""
