@@ -9,7 +9,7 @@ import subprocess
 from broker.errors import BrokerError
 from broker.kafka_jars import kafka_version
 from broker.settings import LOOPBACK, ClusterSettings, Node, common_properties, new_cluster_id
-from broker.watchdog_client import Watchdog
+from broker.watchdog import Watchdog
 
 _BROKER_PORT, _CONTROLLER_PORT = 9092, 9093
 _TAIL_LINES = 30
@@ -57,6 +57,9 @@ class DockerEngine:
     def output_tail(self, node: Node) -> str:
         """Return the end of the container's output."""
         return self._run("logs", "--tail", str(_TAIL_LINES), self._name(node))
+
+    def reap(self) -> None:
+        """Do nothing: the watchdog's removal of a container includes its end."""
 
     def create_arguments(self, node: Node) -> list[str]:
         """Return the arguments of `docker` that create the node's container."""

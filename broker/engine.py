@@ -12,7 +12,7 @@ from broker.errors import BrokerError
 from broker.java import JavaEngine, java_major_version
 from broker.kafka_jars import cached_jars
 from broker.settings import ClusterSettings, Node
-from broker.watchdog_client import Watchdog
+from broker.watchdog import Watchdog
 
 JAVA_MAJOR_MIN = 17
 
@@ -35,10 +35,11 @@ class Engine(Protocol):
     def output_tail(self, node: Node) -> str:
         """Return the last lines that the broker printed."""
 
+    def reap(self) -> None:
+        """Wait for what the watchdog has ended."""
 
-def choose_engine(
-    settings: ClusterSettings, nodes: list[Node], directory: Path, watchdog: Watchdog
-) -> Engine:
+
+def choose_engine(settings: ClusterSettings, nodes: list[Node], directory: Path, watchdog: Watchdog) -> Engine:
     """Return the engine that this machine can run; raises BrokerError that says what to install."""
     java, maven = shutil.which("java"), shutil.which("mvn")
     java_version = java_major_version(java) if java else None
@@ -47,17 +48,16 @@ def choose_engine(
     docker = shutil.which("docker")
     if docker and docker_is_reachable(docker):
         return DockerEngine(settings=settings, nodes=nodes, watchdog=watchdog, docker=docker)
+    java_found = _found("java", java, f"in version {java_version}" if java_version else "")
+    maven_found = _found("mvn", maven)
+    docker_found = _found("docker", docker, "but its daemon does not answer")
     raise BrokerError(
         "No Kafka broker can be started here. Do one of these:\n"
-        f"  - install Java {JAVA_MAJOR_MIN} or later and Maven ({_found_java(java, java_version)}, {_found('mvn', maven)});\n"
-        f"  - install Docker and start its daemon ({_found('docker', docker, 'but its daemon does not answer')});\n"
+        f"  - install Java {JAVA_MAJOR_MIN} or later and Maven ({java_found}, {maven_found});\n"
+        f"  - install Docker and start its daemon ({docker_found});\n"
         "  - start a broker yourself and name it: KAFKA_BOOTSTRAP=host:port"
     )
 
 
 def _found(name: str, path: str | None, remark: str = "") -> str:
     return f"no {name} on PATH" if path is None else f"{path} found {remark}".rstrip()
-
-
-def _found_java(path: str | None, version: int | None) -> str:
-    return _found("java", path, "" if version is None else f"in version {version}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from broker.errors import BrokerError
 from broker.kafka_jars import fetch_jars
 from broker.settings import LOOPBACK, ClusterSettings, Node, common_properties, free_ports, new_cluster_id
-from broker.watchdog_client import Watchdog
+from broker.watchdog import Watchdog
 
 _LOG4J = Path(__file__).with_name("log4j2.xml")
 _TAIL_LINES = 30
@@ -34,41 +34,38 @@ class JavaEngine:
         self._watchdog = watchdog
         self._java = java
         self._jars: Path | None = None
+        # The process that a node runs now, or ran last.
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def prepare(self) -> None:
         """Fetch Kafka, write each node's properties and format its storage."""
         self._jars = fetch_jars()
         cluster_id = new_cluster_id()
-        controller_ports = free_ports(len(self._nodes))
+        controller_ports = free_ports(len(self._nodes), except_for=[node.port for node in self._nodes])
         voters = ",".join(
             f"{node.node_id}@{LOOPBACK}:{port}" for node, port in zip(self._nodes, controller_ports, strict=True)
         )
-        formatting = []
         for node, controller_port in zip(self._nodes, controller_ports, strict=True):
             self._home(node).mkdir()
             properties = self._properties(node, controller_port, voters)
             lines = "".join(f"{key}={value}\n" for key, value in properties.items())
             self._properties_file(node).write_text(lines, encoding="utf-8")
             arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_file(node))]
-            formatting.append((node, self._launch(node, "kafka.tools.StorageTool", *arguments)))
-        for node, process in formatting:
-            if process.wait() != 0:
+            self._processes[node.node_id] = self._launch(node, "kafka.tools.StorageTool", *arguments)
+        for node in self._nodes:
+            if self._wait(self._processes[node.node_id]) != 0:
                 raise BrokerError(f"The storage of broker {node.node_id} was not formatted:\n{self.output_tail(node)}")
 
     def start(self, node: Node) -> None:
         """Start the node's process."""
-        process = self._launch(node, "kafka.Kafka", str(self._properties_file(node)))
-        self._watchdog.watch_process(process.pid)
-        self._processes[node.node_id] = process
+        self._processes[node.node_id] = self._launch(node, "kafka.Kafka", str(self._properties_file(node)))
 
     def signal(self, node: Node, name: str) -> None:
         """Send the signal; `Popen` never signals a process that it has seen end."""
         process = self._processes[node.node_id]
         process.send_signal(signal.Signals[name])
         if name == "SIGKILL":
-            process.wait()
-            self._watchdog.forget_process(process.pid)
+            self._wait(process)
 
     def has_ended(self, node: Node) -> bool:
         """Return whether the node's process has ended."""
@@ -79,13 +76,25 @@ class JavaEngine:
         text = self._output_file(node).read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
+    def reap(self) -> None:
+        """Collect the exit codes of the processes."""
+        for process in self._processes.values():
+            process.wait()
+
     def _launch(self, node: Node, main_class: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [self._java, f"-Xmx{self._settings.heap_mib_max}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", f"{self._jars}/*", main_class, *arguments]
         with self._output_file(node).open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        self._watchdog.watch_process(process.pid)
+        return process
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        code = process.wait()
+        self._watchdog.forget_process(process.pid)
+        return code
 
     def _properties(self, node: Node, controller_port: int, voters: str) -> Mapping[str, str]:
         return {

@@ -9,7 +9,7 @@ import base64
 import secrets
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
@@ -83,12 +83,12 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, *, except_for: Collection[int] = ()) -> list[int]:
     """Return distinct loopback ports that nothing listens on, outside the ephemeral range."""
     ports: list[int] = []
     while len(ports) < count:
         port = _PORT_FIRST + secrets.randbelow(_PORT_LAST - _PORT_FIRST)
-        if port not in ports and _is_free(port):
+        if port not in ports and port not in except_for and _is_free(port):
             ports.append(port)
     return ports
 

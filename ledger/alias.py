@@ -1,7 +1,7 @@
 """Digests: what keys are made of, so that the event log holds no raw ID.
 
-All are BLAKE2b keyed with the ledger's alias key, over a length-delimited encoding, with a personalisation per purpose, so
-that no two purposes or splits of the same text collide. The alias key lives as long as the ledger.
+All are BLAKE2b keyed with the ledger's alias key, over a length-delimited encoding, with a personalisation per
+purpose, so that no two purposes or splits of the same text collide. The alias key lives as long as the ledger.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def partition_of(principal_digest: bytes, partition_count: int) -> Partition:
 def record_key(namespace: str, lineage: bytes) -> bytes:
     """Return the Kafka key of a turn: namespace and lineage digest.
 
-    The fold never interprets it: partition and lineage come from the header, so a producer's key cannot change a verdict.
+    The fold never interprets it: partition and lineage come from the header, so a producer's key cannot change a
+    verdict.
     """
     return _join(namespace.encode()) + lineage
 

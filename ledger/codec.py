@@ -1,9 +1,9 @@
 """Bytes of events and of sealed parts: one format byte, then msgpack, decoded strictly.
 
-A byte string has one meaning for every build or none: a value is accepted only if encoding what was decoded gives the same
-bytes again, so trailing bytes, longer-than-needed integers, strings for bytes and repeated keys are all refused the same
-way everywhere. Old formats stay decodable for ever and are raised to the newest events here; ``tests/golden/events`` pins
-every format's bytes and only grows.
+A byte string has one meaning for every build or none: a value is accepted only if encoding what was decoded gives the
+same bytes again, so trailing bytes, longer-than-needed integers, strings for bytes and repeated keys are all refused
+the same way everywhere. Old formats stay decodable for ever and are raised to the newest events here;
+``tests/golden/events`` pins every format's bytes and only grows.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def encode(event: Event, record_format: int = FORMAT) -> bytes:
 def decode(value: bytes | None, declared_format: int = FORMAT) -> Event:
     """Return the event in ``value``; the caller says which format its partition has declared.
 
-    Raises ``UndecodableRecord`` with the quarantine reason: ``empty``, ``oversized``, ``newer_format``, ``malformed`` or
-    ``not_canonical``.
+    Raises ``UndecodableRecord`` with the quarantine reason: ``empty``, ``oversized``, ``newer_format``, ``malformed``
+    or ``not_canonical``.
     """
     if not value:
         raise UndecodableRecord("empty")
@@ -79,7 +79,9 @@ def encode_sealed(part: SealedPart) -> bytes:
     sealed = _encoder.encode(part)
     if len(sealed) > SEALED_BYTES_MAX:
         field = "record" if len(part.record) > SEALED_BYTES_MAX // 2 else "response_id and conversation_id"
-        raise TooLarge(field, f"together with the rest have {len(sealed)} bytes; at most {SEALED_BYTES_MAX} are allowed")
+        raise TooLarge(
+            field, f"together with the rest have {len(sealed)} bytes; at most {SEALED_BYTES_MAX} are allowed"
+        )
     return sealed
 
 

@@ -1,8 +1,8 @@
 """Port ``ContentStore``: items and metadata, kept apart from the event log so that erasing them is real.
 
-Write-once under a unique key: scope digest (20 bytes), random content ID (16), chunk number (4, big endian). The key is the
-reference; the offset in a ``ContentRef`` is a hint and the read's barrier. This module also holds the encoding of a content
-into chunks: one format byte, then a zstandard frame over UTF-8 JSON, cut every 512 KiB.
+Write-once under a unique key: scope digest (20 bytes), random content ID (16), chunk number (4, big endian). The key
+is the reference; the offset in a ``ContentRef`` is a hint and the read's barrier. This module also holds the encoding
+of a content into chunks: one format byte, then a zstandard frame over UTF-8 JSON, cut every 512 KiB.
 
 Adapters: ``memory``, ``embedded``, ``kafka`` (a compacted topic and a local copy). Contract suite:
 ``tests/contracts/test_content_store.py``.
@@ -57,7 +57,9 @@ def chunk_key(scope: bytes, content_id: bytes, chunk: int) -> bytes:
 class ContentStore(Protocol):
     """Chunks by key; durable before ``put`` returns."""
 
-    async def put(self, partition: Partition, scope: bytes, content_id: bytes, chunks: Sequence[bytes], *, timeout_s: float) -> ContentRef:
+    async def put(
+        self, partition: Partition, scope: bytes, content_id: bytes, chunks: Sequence[bytes], *, timeout_s: float
+    ) -> ContentRef:
         """Write all chunks durably and return the reference (``size_bytes`` 0: the caller sets it).
 
         Raises ``Unavailable``; chunks written until then are orphans that are swept later.
@@ -67,13 +69,14 @@ class ContentStore(Protocol):
     async def get(self, partition: Partition, ref: ContentRef, *, timeout_s: float) -> list[bytes]:
         """Return the chunks of ``ref`` in order.
 
-        Waits until the local copy has passed ``ref.last_offset``; raises ``Unavailable('content_lag')`` if it does not in
-        time, and ``ContentLost`` if a chunk is missing after that.
+        Waits until the local copy has passed ``ref.last_offset``; raises ``Unavailable('content_lag')`` if it does
+        not in time, and ``ContentLost`` if a chunk is missing after that.
         """
         ...
 
     async def erase(self, partition: Partition, refs: Sequence[ContentRef], *, timeout_s: float) -> None:
-        """Delete the chunks for good (a null record per chunk where the log is compacted). Idempotent, harmless when late."""
+        """Delete the chunks for good (a null record per chunk where the log is compacted). Idempotent, harmless when
+        late."""
         ...
 
     async def close(self) -> None: ...
@@ -109,5 +112,3 @@ def decode_content(chunks: Sequence[bytes]) -> dict[str, Any]:
     except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
         raise ContentLost(f"a content cannot be decoded: {error}") from None
     return document
-
-

@@ -1,11 +1,12 @@
 """Events: immutable facts in the past tense, as they are written to the log.
 
-Each is one msgpack array on the wire: a tag, then the fields in the order written here (``docs/event-format.md`` has the
-table for producers in other languages, ``codec`` the strict decoding). ``msgspec.Struct`` stands where the house style says
-dataclass: frozen, slotted and keyword-only as well, and validated while it is decoded, at a twentieth of the cost.
+Each is one msgpack array on the wire: a tag, then the fields in the order written here (``docs/event-format.md`` has
+the table for producers in other languages, ``codec`` the strict decoding). ``msgspec.Struct`` stands where the house
+style says dataclass: frozen, slotted and keyword-only as well, and validated while it is decoded, at a twentieth of
+the cost.
 
-Digests come from ``alias``. A header holds no raw ID and no content; what a person or a duplicate's answer needs is in
-``sealed`` (at most 1 KiB).
+Digests come from ``alias``. A header holds no raw ID and no content; what a person or a duplicate's answer needs is
+in ``sealed`` (at most 1 KiB).
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class ScopedEvent(_Wire, frozen=True, kw_only=True):
 
 
 class TurnStarted(ScopedEvent, frozen=True, kw_only=True, tag=5):
-    """A turn that others must see before it ends: background, with an idempotency key, or exclusive in its conversation."""
+    """A turn that others must see before it ends: background, with an idempotency key, or exclusive in its
+    conversation."""
 
     begun_at_ms: Natural
     """When the request arrived; compared with erasures."""

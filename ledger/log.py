@@ -1,7 +1,8 @@
 """Port ``EventLog``: the ordered, durable truth that everything else is folded from.
 
-Adapters: ``memory`` (reference, with scripted faults), ``embedded`` (RocksDB, one process), ``kafka``. One contract suite,
-``tests/contracts/test_event_log.py``, runs on all of them and says in tests what the docstrings here say in words.
+Adapters: ``memory`` (reference, with scripted faults), ``embedded`` (RocksDB, one process), ``kafka``. One contract
+suite, ``tests/contracts/test_event_log.py``, runs on all of them and says in tests what the docstrings here say in
+words.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 from ledger.turn import Offset, Partition, Position
 
 RECORD_BYTES_MAX = 64 * 1024
-"""A record of the event log, key and value together: 256 item aliases of 20 bytes, a sealed part of 1 KiB and the rest of
-the header stay far below it. Content chunks are bounded by ``content.CHUNK_BYTES_MAX`` instead."""
+"""A record of the event log, key and value together: 256 item aliases of 20 bytes, a sealed part of 1 KiB and the
+rest of the header stay far below it. Content chunks are bounded by ``content.CHUNK_BYTES_MAX`` instead."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +65,8 @@ class Tail(Protocol):
     async def next(self, wait_s: float) -> list[RecordBatch]:
         """Return what has arrived, at most a few hundred records in all, or [] after ``wait_s``.
 
-        Batches of one partition come in order and without gaps other than control records. Only records that are committed
-        (durable, not of an open or aborted transaction) are returned.
+        Batches of one partition come in order and without gaps other than control records. Only records that are
+        committed (durable, not of an open or aborted transaction) are returned.
 
         Raises ``LogGap`` when a position lies outside the log, ``Unavailable`` when the log cannot be reached.
         """
@@ -80,8 +81,8 @@ class EventLog(Protocol):
     async def append(self, partition: Partition, key: bytes, value: bytes, *, timeout_s: float) -> Appended:
         """Append one record; return only when it is durable.
 
-        Two appends of one task land in the order of their calls. Raises ``Unavailable`` only when the record was certainly
-        not written, ``AppendUncertain`` when it may or may not be (now or later).
+        Two appends of one task land in the order of their calls. Raises ``Unavailable`` only when the record was
+        certainly not written, ``AppendUncertain`` when it may or may not be (now or later).
         """
         ...
 
@@ -92,8 +93,8 @@ class EventLog(Protocol):
     async def end(self, partition: Partition, *, timeout_s: float) -> Position:
         """Return the end (high watermark) of the partition at some moment after this call began.
 
-        Every append that was acknowledged before the call lies below it. Raises ``Unavailable`` when no validated leader
-        answers in time.
+        Every append that was acknowledged before the call lies below it. Raises ``Unavailable`` when no validated
+        leader answers in time.
         """
         ...
 
@@ -106,7 +107,7 @@ class EventLog(Protocol):
         ...
 
 
-class LogGap(Exception):  # noqa: N818 - a fact about the log, turned into Unavailable(log_gap | log_diverged) by the replica
+class LogGap(Exception):
     """The position asked for is not in the log: below its first offset, or beyond its validated end."""
 
     def __init__(self, partition: Partition, position: Position, first: Position, end: Position) -> None:
@@ -117,5 +118,5 @@ class LogGap(Exception):  # noqa: N818 - a fact about the log, turned into Unava
         self.end = end
 
 
-class AppendUncertain(Exception):  # noqa: N818 - not an error of anybody yet: the fold tells whether the record is there
+class AppendUncertain(Exception):
     """The append was sent and not acknowledged: it may be in the log, or still land there."""

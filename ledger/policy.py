@@ -59,7 +59,9 @@ def check(policy: Policy) -> None:
     if policy.active_ttl_ms < SECOND_MS:
         raise InvalidInput("active_ttl_ms", "must be at least 1000")
     if policy.tombstone_ttl_ms < policy.commit_grace_ms:
-        raise InvalidInput("tombstone_ttl_ms", "must not be below commit_grace_ms: a parent in grace needs its tombstone")
+        raise InvalidInput(
+            "tombstone_ttl_ms", "must not be below commit_grace_ms: a parent in grace needs its tombstone"
+        )
     if policy.event_window_max_ms < MINUTE_MS:
         raise InvalidInput("event_window_max_ms", "must be at least 60000: commits need time to be retried")
     if policy.content_grace_ms < MINUTE_MS:

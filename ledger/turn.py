@@ -19,7 +19,8 @@ Offset = NewType("Offset", int)
 Position = NewType("Position", int)
 """The next offset to read."""
 Revision = NewType("Revision", int)
-"""Offset of the record that last changed a conversation; 0 means that it never existed (offset 0 is ``LedgerFormatted``)."""
+"""Offset of the record that last changed a conversation; 0 means that it never existed (offset 0 is
+``LedgerFormatted``)."""
 
 SCOPE_BYTES_MAX = 256
 """Per part of a scope: they come from configuration, so a longer one is a mistake."""
@@ -131,7 +132,8 @@ class Owner:
     target: str
     """The target's name in the router's configuration."""
     digest: bytes = b""
-    """Digest of the target's endpoint and account, never the secret; up to 32 bytes. A change of it is a change of owner."""
+    """Digest of the target's endpoint and account, never the secret; up to 32 bytes. A change of it is a change of
+    owner."""
 
     def __post_init__(self) -> None:
         checked_text("owner.target", self.target, TARGET_BYTES_MAX)

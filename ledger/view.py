@@ -1,7 +1,8 @@
 """Port ``ViewStore``: sorted rows with atomic batches; where the fold's row changes and the position go together.
 
-Adapters: ``memory`` (reference) and ``rocks`` (RocksDB). One contract suite, ``tests/contracts/test_view_store.py``, runs on
-both. Keys sort as unsigned bytes. The first two bytes of a key are its partition, the third its kind (``rows.Kind``).
+Adapters: ``memory`` (reference) and ``rocks`` (RocksDB). One contract suite, ``tests/contracts/test_view_store.py``,
+runs on both. Keys sort as unsigned bytes. The first two bytes of a key are its partition, the third its kind
+(``rows.Kind``).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class ViewStore(Protocol):
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Apply all changes or none, in the face of a crash too; None deletes.
 
-        Visible to every later read of this process at once. After a crash the store is as of some earlier ``write``, never
-        between two. Raises ``StoreFailed`` with nothing applied.
+        Visible to every later read of this process at once. After a crash the store is as of some earlier ``write``,
+        never between two. Raises ``StoreFailed`` with nothing applied.
         """
         ...
 

@@ -1,0 +1,43 @@
+"""The adapters under contract: one entry each, and every test of the suite runs on it."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ledger.adapters.memory import MemoryViewStore
+from ledger.adapters.rocks import RocksViewStore
+from ledger.view import ViewStore
+from tests.contracts import harness
+from tests.contracts.harness import ContentFactory, ContentHarness, LogFactory, LogHarness
+
+LOGS: dict[str, LogFactory] = {
+    "memory": harness.memory_log,
+    "embedded": harness.embedded_log,
+}
+CONTENTS: dict[str, ContentFactory] = {
+    "memory": harness.memory_content,
+    "embedded": harness.embedded_content,
+}
+
+
+@pytest.fixture(params=LOGS)
+async def log_harness(request: pytest.FixtureRequest) -> AsyncIterator[LogHarness]:
+    async with LOGS[request.param](request) as log:
+        yield log
+
+
+@pytest.fixture(params=CONTENTS)
+async def content_harness(request: pytest.FixtureRequest) -> AsyncIterator[ContentHarness]:
+    async with CONTENTS[request.param](request) as content:
+        yield content
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest) -> Iterator[ViewStore]:
+    opened: ViewStore
+    if request.param == "memory":
+        opened = MemoryViewStore()
+    else:
+        opened = RocksViewStore(request.getfixturevalue("tmp_path") / "view")
+    yield opened
+    opened.close()

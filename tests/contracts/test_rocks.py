@@ -1,0 +1,167 @@
+"""What RocksDB adds to the contract: a directory that outlives processes, has one owner at a time, and can be damaged."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from ledger.adapters.rocks import RocksViewStore
+from ledger.errors import StateDirectoryLocked, StoreFailed
+
+HOLDER = """
+import sys
+from pathlib import Path
+from ledger.adapters.rocks import RocksViewStore
+store = RocksViewStore(Path(sys.argv[1]))
+store.write({b"held": b"row"})
+print("open", flush=True)
+sys.stdin.read()
+"""
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from ledger.adapters.rocks import RocksViewStore
+store = RocksViewStore(Path(sys.argv[1]))
+for number in itertools.count():
+    written = str(number).encode()
+    store.write({b"first": written, b"row-%09d" % number: written, b"second": written})
+    print(number, flush=True)
+"""
+
+
+@contextmanager
+def process(program: str, path: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    try:
+        yield child, child.stdout
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+
+
+def test_rows_survive_closing_and_opening(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write({b"a": b"1"})
+    store.close()
+    store = RocksViewStore(tmp_path, create=False)
+    assert store.get(b"a") == b"1"
+    store.close()
+
+
+def test_opening_without_create_refuses_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="holds no RocksDB database"):
+        RocksViewStore(tmp_path / "none", create=False)
+    assert not (tmp_path / "none").exists()
+
+
+def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreFailed, match="cannot be made"):
+        RocksViewStore(tmp_path / "file")
+
+
+def test_second_opener_in_the_same_process_is_refused_by_name(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    with pytest.raises(StateDirectoryLocked, match=str(tmp_path)):
+        RocksViewStore(tmp_path)
+    store.close()
+    RocksViewStore(tmp_path).close()
+
+
+def test_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+    with process(HOLDER, tmp_path) as (child, output):
+        assert output.readline() == "open\n"
+        with pytest.raises(StateDirectoryLocked, match=str(tmp_path)):
+            RocksViewStore(tmp_path)
+        child.kill()
+        child.wait()
+        assert (tmp_path / "LOCK").exists()
+        store = RocksViewStore(tmp_path)
+        assert store.get(b"held") == b"row"
+        store.close()
+
+
+def test_killed_writer_leaves_whole_writes_only(tmp_path: Path) -> None:
+    with process(WRITER, tmp_path) as (child, output):
+        for number in range(300):
+            assert output.readline() == f"{number}\n"
+        child.kill()
+        child.wait()
+    store = RocksViewStore(tmp_path)
+    last = store.get(b"first")
+    assert last is not None
+    assert store.get(b"second") == last
+    rows = [row for _, row in store.scan(b"row-", b"row.")]
+    assert rows == [str(number).encode() for number in range(int(last) + 1)]
+    store.close()
+
+
+def test_closing_frees_the_directory_although_scans_are_open(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write({b"a": b"1", b"b": b"2"})
+    begun, not_begun, finished = (store.scan(b"a", b"z") for _ in range(3))
+    assert next(begun) == (b"a", b"1")
+    assert len(list(finished)) == 2
+    store.close()
+    RocksViewStore(tmp_path).close()
+    for scan in (begun, not_begun):
+        with pytest.raises(StoreFailed, match="closed during a scan"):
+            next(scan)
+    assert list(finished) == []
+
+
+def test_closed_store_refuses_every_call(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.close()
+    store.close()
+    with pytest.raises(StoreFailed):
+        store.get(b"a")
+    with pytest.raises(StoreFailed):
+        store.get_many([b"a"])
+    with pytest.raises(StoreFailed):
+        store.scan(b"a", b"b")
+    with pytest.raises(StoreFailed):
+        store.write({b"a": b"1"})
+
+
+def test_damaged_block_fails_a_scan_instead_of_ending_it(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write({b"%06d" % number: bytes([number % 251]) * 100 for number in range(20_000)})
+    store.flush()
+    store.close()
+    (table,) = tmp_path.glob("*.sst")
+    with table.open("r+b") as file:
+        file.seek(table.stat().st_size // 2)
+        file.write(b"\xff" * 4_096)
+    store = RocksViewStore(tmp_path)
+    with pytest.raises(StoreFailed, match="checksum"):
+        list(store.scan(b"", b"\xff"))
+    with pytest.raises(StoreFailed, match="checksum"):
+        store.get_many([b"%06d" % number for number in range(20_000)])
+    store.close()
+
+
+def test_deleted_range_is_gone_and_its_upper_bound_is_not(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write(dict.fromkeys((b"a", b"b", b"c", b"d"), b"row"))
+    store.delete_range(b"b", b"d")
+    assert [key for key, _ in store.scan(b"", b"z")] == [b"a", b"d"]
+    store.close()
+
+
+def test_size_grows_with_the_rows(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    before = store.approximate_bytes()
+    store.write({b"%d" % number: bytes(1_000) for number in range(1_000)})
+    assert store.approximate_bytes() > before
+    store.close()
