@@ -70,6 +70,10 @@ class AliasKey:
         """Return 16 bytes naming one append of one principal."""
         return self._digest(b"tl.event", 16, scope.namespace.encode(), scope.principal.encode(), event_id.encode())
 
+    def abandonment(self, scope: Scope, event_id: str) -> bytes:
+        """Return 16 bytes naming the abandonment of an append: every attempt to abandon it is one event."""
+        return self._digest(b"tl.abandon", 16, scope.namespace.encode(), scope.principal.encode(), event_id.encode())
+
     def turn_id(self, scope: Scope, turn_id: str) -> bytes:
         """Return 16 bytes naming one started turn of one principal."""
         return self._digest(b"tl.turn", 16, scope.namespace.encode(), scope.principal.encode(), turn_id.encode())

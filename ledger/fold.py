@@ -52,7 +52,7 @@ from ledger.event import (
     TurnCompleted,
     TurnStarted,
 )
-from ledger.fold_rules import ACCEPTED, Step, refused
+from ledger.fold_rules import ACCEPTED, Step, duplicate_of, refused
 from ledger.lifecycle import QUEUE_EVERY_RECORDS, Lifecycle, Task
 from ledger.log import Record
 from ledger.rows import EventRow, Kind, MetaRow, QuarantineRow, Rows, ordered
@@ -170,14 +170,7 @@ class _Judge(Step):
             return refused(Code.QUARANTINED, "wrong_partition")
         first = rows.event(event.event_id)
         if first is not None and self.clock_ms <= first.until_ms:
-            return Outcome(
-                code=Code.DUPLICATE,
-                event_id=event.event_id,
-                first=Code(first.code),
-                first_offset=first.offset,
-                node=first.node,
-                revision=first.revision,
-            )
+            return duplicate_of(event.event_id, first)
         outcome = replace(self._judge_new(event), event_id=event.event_id)
         if outcome.code is not Code.TOO_LATE and outcome.reason != _WINDOW:
             row = EventRow(

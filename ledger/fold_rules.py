@@ -11,7 +11,19 @@ from ledger.content import ContentRef
 from ledger.event import OwnerRef
 from ledger.lifecycle import Gone, Lifecycle, Task, conversation_fate, item_fate, response_fate
 from ledger.log import Record
-from ledger.rows import ConversationRow, Fate, ItemRow, KeyRow, Kind, LineageRow, NodeRow, ResponseRow, Rows, ordered
+from ledger.rows import (
+    ConversationRow,
+    EventRow,
+    Fate,
+    ItemRow,
+    KeyRow,
+    Kind,
+    LineageRow,
+    NodeRow,
+    ResponseRow,
+    Rows,
+    ordered,
+)
 from ledger.turn import Status
 from ledger.verdict import Code, Outcome
 
@@ -23,6 +35,18 @@ ACCEPTED = Outcome(code=Code.ACCEPTED)
 def refused(code: Code, reason: str = "") -> Outcome:
     """Return a refusal."""
     return Outcome(code=code, reason=reason)
+
+
+def duplicate_of(event_digest: bytes, row: EventRow) -> Outcome:
+    """Return the outcome of an event ID that is remembered."""
+    return Outcome(
+        code=Code.DUPLICATE,
+        event_id=event_digest,
+        first=Code(row.code),
+        first_offset=row.offset,
+        node=row.node,
+        revision=row.revision,
+    )
 
 
 def same_owner(left: OwnerRef, right: OwnerRef) -> bool:

@@ -268,7 +268,9 @@ class Lifecycle:
             rows.put(
                 Kind.PRINCIPAL,
                 row.principal,
-                replace(principal, records=principal.records - row.records, size_bytes=principal.size_bytes - row.size_bytes),
+                replace(
+                    principal, records=principal.records - row.records, size_bytes=principal.size_bytes - row.size_bytes
+                ),
             )
         if row.active_offset:
             rows.delete_index(Kind.ACTIVITY, row.principal + ordered(row.active_offset))

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from ledger.content import ContentRef
 from ledger.event import OwnerRef
@@ -315,11 +316,21 @@ class Rows:
         self._indexes: dict[bytes, dict[bytes, bytes | None]] = {kind: {} for kind in INDEX_KINDS}
         self.partition = partition
         self.meta = self._load_meta()
+        self.anchor_trimmed = False
+        """Whether the log no longer holds the anchor, so that it cannot be compared."""
+        self.has_skipped = False
+        """Whether the position passed control records since the last commit."""
 
     @property
     def position(self) -> Position:
         """The next offset to fold."""
         return Position(self.meta.position)
+
+    def skip_to(self, position: Position) -> None:
+        """Move the position over offsets that hold no records (transaction markers)."""
+        if position > self.meta.position:
+            self.meta = replace(self.meta, position=position)
+            self.has_skipped = True
 
     def _load_meta(self) -> MetaRow:
         raw = self._store.get(self._prefix + Kind.META)
@@ -424,6 +435,7 @@ class Rows:
     def committed(self) -> None:
         """The store has taken ``changes``: forget them, keep the decoded rows."""
         self._changed.clear()
+        self.has_skipped = False
         if len(self._known) > KNOWN_ROWS_MAX:
             self._known.clear()
         for entries in self._indexes.values():
@@ -433,6 +445,7 @@ class Rows:
         """The store refused ``changes``: go back to what it has."""
         self._changed.clear()
         self._known.clear()
+        self.has_skipped = False
         for entries in self._indexes.values():
             entries.clear()
         self.meta = self._load_meta()

@@ -69,9 +69,9 @@ class EmbeddedDatabase:
     async def commit(self, change: Callable[[Changes], None], done: Callable[[], None], *, timeout_s: float) -> None:
         """Return when what ``change`` adds to its group is durable.
 
-        ``change`` is called when the group is formed and ``done`` when it is durable, both in the order of the calls
-        of ``commit``, also when their caller has gone. Raises ``Unavailable`` when nothing was or will be written, and
-        ``AppendUncertain`` when it may be.
+        ``change`` is called when the group is formed, unless the caller has gone by then, and ``done`` when it is
+        durable, both in the order of the calls of ``commit``. Raises ``Unavailable`` when nothing was or will be
+        written, and ``AppendUncertain`` when it may be.
         """
         self.check_open()
         commit = _Commit(change=change, done=done, outcome=asyncio.get_running_loop().create_future())
@@ -82,10 +82,9 @@ class EmbeddedDatabase:
             async with asyncio.timeout(timeout_s):
                 await commit.outcome
         except TimeoutError:
-            if commit in self._waiting:
-                self._waiting.remove(commit)
-                raise Unavailable("deadline", "the write before it takes too long") from None
-            raise AppendUncertain("the synced write takes too long") from None
+            if commit.grouped:
+                raise AppendUncertain("the synced write takes too long") from None
+            raise Unavailable("deadline", "the synced write before it takes too long") from None
 
     async def change(self, rows: Mapping[bytes, bytes | None], *, timeout_s: float) -> None:
         """Write ``rows`` durably, in the order of the calls.
@@ -132,11 +131,14 @@ class EmbeddedDatabase:
             # Whoever is ready to append in this turn of the loop joins the first group.
             await asyncio.sleep(0)
             while self._waiting:
-                group, self._waiting = self._waiting, []
+                group = [commit for commit in self._waiting if not commit.outcome.cancelled()]
+                self._waiting = []
+                if not group:
+                    break
                 changes: Changes = {}
                 for commit in group:
+                    commit.grouped = True
                     commit.change(changes)
-                self.writing = True
                 try:
                     await loop.run_in_executor(self._threads, self.store.write, changes)
                 except StoreFailed as error:
@@ -157,6 +159,8 @@ class _Commit:
     change: Callable[[Changes], None]
     done: Callable[[], None]
     outcome: asyncio.Future[None]
+    grouped: bool = False
+    """From here on it may be written."""
 
     def succeed(self) -> None:
         self.done()

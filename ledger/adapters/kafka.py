@@ -1,7 +1,7 @@
 """Adapter of ``EventLog``: one Kafka topic, ``<prefix>.turns``.
 
-Three separate sets of connections, so that none waits behind another: the appender's, each tail's, and the one that asks leaders
-for ends.
+Three separate sets of connections, so that none waits behind another: the appender's, each tail's, and the one that
+asks leaders for ends.
 """
 
 from __future__ import annotations

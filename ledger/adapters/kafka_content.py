@@ -1,15 +1,17 @@
 """Adapter of ``ContentStore``: the compacted topic ``<prefix>.content``, and this replica's own copy of it.
 
-A put produces the chunks; an erasure produces null records, which compaction turns into a real deletion. A background task copies
-every partition into local rows, and a read waits until the copy has passed its reference.
+A put produces the chunks; an erasure produces null records, which compaction turns into a real deletion. A background
+task copies every partition into local rows, and a read waits until the copy has passed its reference.
 
-Compaction removes a null record ``delete.retention.ms`` after it has removed what the record erased. So a copy that did not follow
-the log for so long may have missed erasures for good: it is thrown away and made again, and serves nothing until then.
+Compaction removes a null record ``delete.retention.ms`` after it has removed what the record erased. So a copy that did
+not follow the log for so long may have missed erasures for good: it is thrown away and made again, and serves nothing
+until then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +27,12 @@ from ledger.adapters.kafka_tail import KafkaTail
 from ledger.content import ContentRef, chunk_key
 from ledger.errors import ContentLost, StoreFailed, Unavailable
 from ledger.log import Appended, AppendUncertain, LogGap, RecordBatch
-from ledger.turn import Offset, Partition, Position
+from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
 CHECK_INTERVAL_S = 10.0
-"""How often the copy is compared with the log's ends: it bounds how long a silent tail goes unnoticed, and how old the moment is at
-which an idle partition is known to be complete."""
+"""How often the copy is compared with the log's ends: it bounds how long a silent tail goes unnoticed, and how old the
+moment is at which an idle partition is known to be complete."""
 ASK_TIMEOUT_S = 5.0
 """For questions to the leaders that no caller waits for."""
 RETRY_S = 0.2
@@ -87,11 +89,7 @@ class _Copied:
 
 
 class _BeginAgain(Exception):  # noqa: N818 - how the copying loop leaves a tail that is of no more use
-    """The present tail cannot go on; ``partitions`` must be copied anew."""
-
-    def __init__(self, reason: str, *partitions: Partition) -> None:
-        super().__init__(reason)
-        self.partitions = partitions
+    """The present tail is of no more use; says why."""
 
 
 class KafkaContentStore:
@@ -101,13 +99,12 @@ class KafkaContentStore:
         self, settings: KafkaSettings, store: ViewStore, *, now_ms: Callable[[], int] = _wall_clock_ms
     ) -> None:
         """``store`` is for this copy alone. ``now_ms`` is a wall clock, and decides only when a copy is too old."""
-        topic = settings.topic(CONTENT)
         self._settings = dataclasses.replace(settings, tail_records_max=RECORDS_MAX)
-        self._topic = topic
+        self._topic = settings.topic(CONTENT)
         self._now_ms = now_ms
         self._copy = ContentCopy(store)
-        self._leaders = KafkaLeaders(settings, topic)
-        self._appender = KafkaAppender(settings, topic)
+        self._leaders = KafkaLeaders(settings, self._topic)
+        self._appender = KafkaAppender(settings, self._topic)
         self._copied: dict[Partition, _Copied] = {}
         self._ends: dict[Partition, Position] = {}
         self._log_id = ""
@@ -167,7 +164,9 @@ class KafkaContentStore:
     def status(self) -> ContentCopyStatus:
         """Return what metrics show of the copy."""
         positions = {
-            number: Position(copied.state.position) for number, copied in self._copied.items() if copied.state is not None
+            number: Position(copied.state.position)
+            for number, copied in self._copied.items()
+            if copied.state is not None
         }
         return ContentCopyStatus(
             positions=positions, ends=dict(self._ends), rebuilt_count=self._rebuilt_count, problem=self._problem
@@ -220,12 +219,8 @@ class KafkaContentStore:
         while True:
             try:
                 await self._follow()
-            except (Unavailable, StoreFailed) as error:
+            except (Unavailable, StoreFailed, _BeginAgain) as error:
                 self._problem = str(error)
-            except _BeginAgain as error:
-                self._problem = str(error)
-                for partition in error.partitions:
-                    self._copied[partition].put(None)
             _log.warning("The copy of %s begins again: %s", self._topic, self._problem)
             await asyncio.sleep(RETRY_S)
 
@@ -246,7 +241,8 @@ class KafkaContentStore:
                     # A batch holds up to 16 MiB; others on this loop come first.
                     await asyncio.sleep(0)
         except LogGap as gap:
-            raise _BeginAgain(str(gap), gap.partition) from gap
+            self._lose(gap.partition)
+            raise _BeginAgain(str(gap)) from gap
         finally:
             await tail.close()
         raise _BeginAgain(self._begin_again)
@@ -255,8 +251,7 @@ class KafkaContentStore:
         """Return where to go on reading; from the first record, on an empty copy, if the present one is of no use."""
         copied = self._copied.setdefault(partition, _Copied())
         state = self._copy.load(partition)
-        lost = self._problem is not None and copied.state is None and partition in self._lost
-        if state is None or state.log_id != self._log_id or not self._is_fresh(state) or lost:
+        if state is None or state.log_id != self._log_id or not self._is_fresh(state):
             copied.put(None)
             if await self._copy.wipe(partition):
                 self._rebuilt_count += 1
@@ -267,3 +262,63 @@ class KafkaContentStore:
             self._copy.save({partition: state})
         copied.put(state)
         return Position(state.position)
+
+    def _apply(self, batch: RecordBatch) -> None:
+        copied = self._copied[batch.partition]
+        state = copied.state
+        assert state is not None, "a partition that is followed has a state"
+        if not self._is_fresh(state):
+            self._lose(batch.partition)
+            raise _BeginAgain(f"the copy of partition {batch.partition} is too old to go on from")
+        fresh_at_ms = state.fresh_at_ms
+        if batch.records:
+            # A broker's clock that is ahead must not make the copy seem fresh for longer.
+            fresh_at_ms = max(fresh_at_ms, min(batch.records[-1].appended_at_ms, self._now_ms()))
+        state = CopyState(position=batch.next_position, fresh_at_ms=fresh_at_ms, log_id=self._log_id)
+        self._copy.apply(batch, state)
+        copied.put(state)
+
+    def _lose(self, partition: Partition) -> None:
+        """Give up the copy of a partition: it serves nothing from now on, and is wiped before it is made again."""
+        self._copied[partition].put(None)
+        self._copy.forget(partition)
+
+    async def _keep_checking(self) -> None:
+        """Compare the copy with the log at intervals, for ever."""
+        behind: dict[Partition, Position] = {}
+        while True:
+            try:
+                behind = await self._check(behind)
+            except (Unavailable, StoreFailed) as error:
+                _log.info("The copy of %s could not be checked: %s", self._topic, error)
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    async def _check(self, behind: dict[Partition, Position]) -> dict[Partition, Position]:
+        """Mark complete partitions as fresh; return the positions of those that are behind.
+
+        ``behind`` is what the check before returned: whoever is still there has not moved since.
+        """
+        asked_at_ms = self._now_ms()
+        manifest = await self._leaders.manifest(timeout_s=ASK_TIMEOUT_S)
+        if self._log_id and manifest.log_id != self._log_id:
+            self._begin_again = "the topic was recreated"
+            return {}
+        partitions = [number for number, copied in self._copied.items() if copied.state is not None]
+        ends = await asyncio.gather(*(self._leaders.end(number, timeout_s=ASK_TIMEOUT_S) for number in partitions))
+        self._ends = dict(zip(partitions, ends, strict=True))
+        fresh: dict[Partition, CopyState] = {}
+        still_behind: dict[Partition, Position] = {}
+        for number, end in self._ends.items():
+            state = self._copied[number].state
+            if state is None:
+                continue
+            if state.position >= end:
+                fresh[number] = msgspec.structs.replace(state, fresh_at_ms=max(state.fresh_at_ms, asked_at_ms))
+            else:
+                still_behind[number] = Position(state.position)
+        self._copy.save(fresh)
+        for number, state in fresh.items():
+            self._copied[number].put(state)
+        if any(behind.get(number) == position for number, position in still_behind.items()):
+            self._begin_again = "the log grew and the copy did not"
+        return still_behind

@@ -1,7 +1,8 @@
-"""A replica's own copy of the content topic, as rows of a ``ViewStore``: chunks by key, and how far each partition was read.
+"""A replica's own copy of the content topic, as rows of a ``ViewStore``: chunks by key, and how far each partition was
+read.
 
-Rows: partition (2 bytes, big endian) + ``x`` + chunk key → chunk; partition + ``y`` → ``CopyState``. Chunks and the state that
-covers them are one batch, so that after a crash the copy is as of its position.
+Rows: partition (2 bytes, big endian) + ``x`` + chunk key → chunk; partition + ``y`` → ``CopyState``. Chunks and the
+state that covers them are one batch, so that after a crash the copy is as of its position.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forb
 
     position: int
     fresh_at_ms: int
-    """Every erasure that was appended before this moment is in the copy, or lies at or above ``position`` and was not yet
-    removed by compaction at this moment."""
+    """Every erasure that was appended before this moment is in the copy, or lies at or above ``position`` and was not
+    yet removed by compaction at this moment."""
     log_id: str
     """Topic ID; a copy of another topic of the same name is worthless."""
 
@@ -58,6 +59,10 @@ class ContentCopy:
                 changes[_chunk_row(batch.partition, record.key)] = record.value
         self._store.write(changes)
 
+    def forget(self, partition: Partition) -> None:
+        """Delete the partition's state, so that ``load`` finds no copy. Raises ``StoreFailed``."""
+        self._store.write({_state_key(partition): None})
+
     async def read(self, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return chunks by key, None for each that is not there. Raises ``StoreFailed``."""
         rows = [_chunk_row(partition, key) for key in keys]
@@ -71,7 +76,7 @@ class ContentCopy:
     async def wipe(self, partition: Partition) -> bool:
         """Delete the partition's copy; return whether there was one. Raises ``StoreFailed``."""
         # The state goes first: without it whatever a crash leaves behind is wiped at the next start.
-        self._store.write({_state_key(partition): None})
+        self.forget(partition)
         lower, upper = _chunk_row(partition, b""), _state_key(partition)
         wiped = False
         while keys := [key for key, _ in islice(self._store.scan(lower, upper), WIPE_ROWS)]:

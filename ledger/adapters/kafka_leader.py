@@ -1,11 +1,12 @@
 """Ends and first offsets of partitions, from leaders that other replicas confirm; the read index of every strong read.
 
-A leader that was deposed while paused answers with an old end, and does not know it. So in parallel (RF - min ISR) *other* replicas
-of the partition are asked who leads, and the answer counts only if all name the same leader and epoch. Whatever was acknowledged
-by a newer leader is known to at least min ISR replicas, so at most RF - min ISR, the old leader among them, can still believe in
-the old epoch; a replica publishes its metadata before it follows a leader.
+A leader that was deposed while paused answers with an old end, and does not know it. So in parallel (RF - min ISR)
+*other* replicas of the partition are asked who leads, and the answer counts only if all name the same leader and epoch.
+Whatever was acknowledged by a newer leader is known to at least min ISR replicas, so at most RF - min ISR, the old
+leader among them, can still believe in the old epoch; a replica publishes its metadata before it follows a leader.
 
-Callers that ask while a request is under way share the next one; none is answered by a request that began before it called.
+Callers that ask while a request is under way share the next one; none is answered by a request that began before it
+called.
 """
 
 from __future__ import annotations
@@ -62,12 +63,7 @@ class KafkaLeaders:
         self._check_open()
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        known = await self._refresh()
-                        break
-                    except BrokerSilent:
-                        await asyncio.sleep(self._retry_backoff_s)
+                known = await self._refresh_patiently()
         except TimeoutError:
             raise Unavailable("broker", "no broker told what the topic is in time") from None
         if known is None:
@@ -150,6 +146,13 @@ class KafkaLeaders:
         await asyncio.sleep(self._retry_backoff_s)
         for question in self._waiting:
             self._start_lane(self._leader(question.partition))
+
+    async def _refresh_patiently(self) -> TopicMetadata | None:
+        while True:
+            try:
+                return await self._refresh()
+            except BrokerSilent:
+                await asyncio.sleep(self._retry_backoff_s)
 
     async def _refresh(self) -> TopicMetadata | None:
         """Ask any broker for the topic; None if it does not exist. Raises ``BrokerSilent``."""

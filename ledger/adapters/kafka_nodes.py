@@ -1,7 +1,8 @@
 """Connections to brokers, by node number, for requests that must not wait behind anything else.
 
-aiokafka's own client opens connections one after the other under one lock, so that a paused broker delays the connection to a
-living one; and a consumer's connection holds every request behind its long poll. Hence a small pool of aiokafka's connections.
+aiokafka's own client opens connections one after the other under one lock, so that a paused broker delays the
+connection to a living one; and a consumer's connection holds every request behind its long poll. Hence a small pool of
+aiokafka's connections.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
 """Appends to one Kafka topic: own batches, one in flight per partition, and a producer that is replaced when it fails.
 
-aiokafka's idempotent producer repeats a batch for ever, and a batch that it gives up has used its sequence number: from then on
-the broker refuses every batch of that partition, while the producer looks alive. So a producer that failed one batch is replaced.
-What was handed to it is uncertain from then on; what still waited here was certainly not written.
+aiokafka's idempotent producer repeats a batch for ever, and a batch that it gives up has used its sequence number: from
+then on the broker refuses every batch of that partition, while the producer looks alive. So a producer that failed one
+batch is replaced. What was handed to it is uncertain from then on; what still waited here was certainly not written.
 
-Batches are built here and not by aiokafka, for three reasons: what waited and what was sent can be told apart at a deadline; a
-record whose caller has given up is dropped instead of landing late; and an append costs a third.
+Batches are built here and not by aiokafka, so that what waited and what was sent can be told apart at a
+deadline, and a record whose caller has given up is dropped instead of landing late.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerClosed
@@ -39,7 +38,7 @@ _LOG_APPEND_TIME = 1
 _log = logging.getLogger(__name__)
 
 
-class _Entry:
+class Entry:
     """One record on its way."""
 
     __slots__ = ("appended", "key", "sent", "value")
@@ -57,7 +56,7 @@ class KafkaAppender:
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings = settings
         self._topic = topic
-        self._waiting: dict[Partition, deque[_Entry]] = {}
+        self._waiting: dict[Partition, deque[Entry]] = {}
         self._lanes: dict[Partition, asyncio.Task[None]] = {}
         self._producer: AIOKafkaProducer | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -108,10 +107,10 @@ class KafkaAppender:
             self._producer = None
         await asyncio.gather(*self._retiring)
 
-    def _enqueue(self, partition: Partition, key: bytes, value: bytes | None) -> _Entry:
+    def _enqueue(self, partition: Partition, key: bytes, value: bytes | None) -> Entry:
         if self._closed:
             raise Unavailable("closed", "the log was closed")
-        entry = _Entry(key, value, asyncio.get_running_loop().create_future())
+        entry = Entry(key, value, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(partition)
         if waiting is None:
             waiting = self._waiting[partition] = deque()
@@ -120,7 +119,7 @@ class KafkaAppender:
             self._lanes[partition] = asyncio.create_task(self._run_lane(partition, waiting))
         return entry
 
-    async def _run_lane(self, partition: Partition, waiting: deque[_Entry]) -> None:
+    async def _run_lane(self, partition: Partition, waiting: deque[Entry]) -> None:
         """Send what waits for one partition, one batch after the other, until nothing does."""
         try:
             while waiting:
@@ -134,18 +133,19 @@ class KafkaAppender:
         finally:
             del self._lanes[partition]
 
-    async def _send_batch(self, producer: AIOKafkaProducer, partition: Partition, waiting: deque[_Entry]) -> None:
+    async def _send_batch(self, producer: AIOKafkaProducer, partition: Partition, waiting: deque[Entry]) -> None:
         try:
             known = await producer.partitions_for(self._topic)
         except KafkaError as error:
             self._replace(producer, error)
-            _fail(list(waiting), Unavailable("broker", f"the topic cannot be reached: {type(error).__name__}"))
+            cause = type(error).__name__
+            _fail(list(waiting), lambda: Unavailable("broker", f"the topic cannot be reached: {cause}"))
             return
         if partition not in known:
-            _fail(list(waiting), Unavailable("manifest", f"the topic has {len(known)} partitions"))
+            _fail(list(waiting), lambda: Unavailable("manifest", f"the topic has {len(known)} partitions"))
             return
         batch = producer.create_batch()
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         while waiting:
             entry = waiting[0]
             if not entry.appended.done():
@@ -161,12 +161,13 @@ class KafkaAppender:
             metadata = await self._answer(producer, sent)
         except KafkaError as error:
             self._replace(producer, error)
-            _fail(entries, AppendUncertain(f"the producer failed: {type(error).__name__}"))
+            cause = type(error).__name__
+            _fail(entries, lambda: AppendUncertain(f"the producer failed: {cause}"))
         except asyncio.CancelledError:
-            _fail(entries, AppendUncertain("the log was closed before the answer came"))
+            _fail(entries, lambda: AppendUncertain("the log was closed before the answer came"))
             raise
         else:
-            _settle(entries, metadata)
+            settle(entries, metadata)
 
     async def _answer(self, producer: AIOKafkaProducer, sent: asyncio.Future[RecordMetadata]) -> RecordMetadata:
         while True:
@@ -192,7 +193,10 @@ class KafkaAppender:
     async def _next_producer(self) -> None:
         """Start a producer, trying until one connects, and put it in the place of the present one."""
         try:
-            while (producer := await self._started()) is None:
+            while True:
+                producer = await self._started()
+                if producer is not None:
+                    break
                 await asyncio.sleep(START_BACKOFF_S)
             if self._producer is not None:
                 self._retire(self._producer)
@@ -224,7 +228,7 @@ class KafkaAppender:
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    def _forget(self, partition: Partition, entries: Sequence[_Entry]) -> None:
+    def _forget(self, partition: Partition, entries: Sequence[Entry]) -> None:
         """Drop those entries of a caller that gave up which were not sent, and mark every failure as seen."""
         for entry in entries:
             if not entry.appended.done():
@@ -237,24 +241,26 @@ class KafkaAppender:
                 entry.appended.exception()
 
 
-def _late(entries: Sequence[_Entry]) -> Unavailable | AppendUncertain:
+def _late(entries: Sequence[Entry]) -> Unavailable | AppendUncertain:
     unanswered = [entry for entry in entries if not entry.appended.done() or entry.appended.cancelled()]
     if any(entry.sent for entry in unanswered):
         return AppendUncertain("the broker did not answer before the deadline")
     return Unavailable("broker", "the record could not be sent before the deadline")
 
 
-def _fail(entries: Sequence[_Entry], error: Unavailable | AppendUncertain) -> None:
+def _fail(entries: Sequence[Entry], error: Callable[[], Unavailable | AppendUncertain]) -> None:
     for entry in entries:
         if not entry.appended.done():
-            entry.appended.set_exception(copy.copy(error))
+            # One each, or every caller would add its traceback to the same one.
+            entry.appended.set_exception(error())
 
 
-def _settle(entries: Sequence[_Entry], metadata: RecordMetadata) -> None:
+def settle(entries: Sequence[Entry], metadata: RecordMetadata) -> None:
+    """Tell each record of an acknowledged batch where it is."""
     appended_at_ms = metadata.timestamp
     if appended_at_ms is None or metadata.timestamp_type != _LOG_APPEND_TIME or metadata.offset < 0:
         # DuplicateSequenceNumber: aiokafka reports success without an offset, and so without an append time.
-        _fail(entries, AppendUncertain("the record is in the log, but the broker no longer tells where"))
+        _fail(entries, lambda: AppendUncertain("the record is in the log, but the broker no longer tells where"))
         return
     for index, entry in enumerate(entries):
         if not entry.appended.done():

@@ -1,6 +1,7 @@
 """What the Kafka adapters need to know: where the brokers are, what the topics are called, and how long to wait.
 
-The timeouts are shorter than aiokafka's defaults on purpose: with those, a tail stayed silent for 37 s behind a paused broker.
+The timeouts are shorter than aiokafka's defaults on purpose: with those, a tail stayed silent for 37 s behind a paused
+broker.
 """
 
 from __future__ import annotations

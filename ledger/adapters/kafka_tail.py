@@ -6,6 +6,8 @@ control records that end a transaction. Nothing is ever reset: a position outsid
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
@@ -33,8 +35,8 @@ SILENCE_S = 5.0
 class KafkaTail:
     """One consumer and its positions; see the port ``Tail``.
 
-    A gap concerns one partition. It is raised again whenever there is nothing else to return, so that the other partitions
-    go on and it is not forgotten.
+    A gap concerns one partition. It is raised again whenever there is nothing else to return, so that the other
+    partitions go on and it is not forgotten.
     """
 
     def __init__(self, consumer: AIOKafkaConsumer, topic: str, leaders: KafkaLeaders, records_max: int) -> None:
@@ -76,6 +78,8 @@ class KafkaTail:
                 await consumer.stop()
         tail = cls(consumer, topic, leaders, settings.tail_records_max)
         tail._assign(positions)
+        # aiokafka's stop() fails on a task that it has made and that has not had its first turn.
+        await asyncio.sleep(0)
         return tail
 
     async def next(self, wait_s: float) -> list[RecordBatch]:
@@ -141,17 +145,17 @@ class KafkaTail:
 
     async def _new_gap(self, refused: Mapping[TopicPartition, int]) -> LogGap | None:
         """Believe a refusal only when a confirmed leader's first and end offsets agree with it."""
+        # Before anything is awaited, so that the fetcher does not ask for the same again meanwhile.
+        self._consumer.pause(*refused)
         for partition in refused:
             number, position = Partition(partition.partition), self._returned[partition]
-            try:
+            with contextlib.suppress(Unavailable):
                 first = await self._leaders.first(number, timeout_s=GAP_CHECK_TIMEOUT_S)
                 end = await self._leaders.end(number, timeout_s=GAP_CHECK_TIMEOUT_S)
-            except Unavailable:
-                return None
-            if not first <= position <= end:
-                self._consumer.pause(partition)
-                self._gaps[partition] = LogGap(number, position, first, end)
-                return self._gaps[partition]
+                if not first <= position <= end:
+                    self._gaps[partition] = LogGap(number, position, first, end)
+                    return self._gaps[partition]
+            self._consumer.resume(partition)
         return None
 
     def _check_silence(self) -> None:

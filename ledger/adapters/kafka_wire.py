@@ -1,8 +1,8 @@
 """Requests of the Kafka protocol that aiokafka does not offer: topic IDs and leader epochs.
 
-Metadata version 12 (KIP-516) names the topic ID and each partition's leader epoch; ListOffsets version 5 (KIP-320, KIP-207)
-lets a leader refuse a client whose epoch differs, and lets a fresh leader say that it does not know its high watermark
-yet. Both as in the Kafka protocol guide; every broker since Kafka 3.1 understands them.
+Metadata version 12 (KIP-516) names the topic ID and each partition's leader epoch; ListOffsets version 5 (KIP-320,
+KIP-207) lets a leader refuse a client whose epoch differs, and lets a fresh leader say that it does not know its high
+watermark yet. Both as in the Kafka protocol guide; every broker since Kafka 3.1 understands them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,12 @@ class TopicMetadataRequest(Request[MetadataRequestV12]):
         self._topic = topic
 
     def build(self, request_struct_class: type[MetadataRequestV12]) -> MetadataRequestV12:
-        return request_struct_class([(NO_TOPIC_ID, self._topic, {})], False, False, {})  # noqa: FBT003 - fields in order
+        return request_struct_class(
+            topics=[(NO_TOPIC_ID, self._topic, {})],
+            allow_auto_topic_creation=False,
+            include_authorized_operations=False,
+            tags={},
+        )
 
 
 class ListOffsetsResponseV5(Response):

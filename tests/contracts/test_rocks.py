@@ -1,4 +1,4 @@
-"""What RocksDB adds to the contract: a directory that outlives processes, has one owner at a time, and can be damaged."""
+"""What RocksDB adds to the contract: a directory that outlives processes, has one owner, and can be damaged."""
 
 import subprocess
 import sys

@@ -1,0 +1,144 @@
+"""Formatting and the manifest: which ledger a log belongs to, and whether this process may serve it.
+
+The first record of each partition is ``LedgerFormatted``. Partition 0 is formatted first and its ID is canonical, so
+two processes that format at once agree: the log's order decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from ledger import codec
+from ledger.alias import CONTROL_KEY, DIGEST_VERSION, AliasKey
+from ledger.barrier import Barrier
+from ledger.errors import InvalidInput, ManifestMismatch, Unavailable
+from ledger.event import Event, LedgerFormatted, PolicyChanged
+from ledger.log import AppendUncertain, EventLog
+from ledger.policy import Policy, check
+from ledger.replica import Replica
+from ledger.turn import Partition, Position
+
+ADMIN_ATTEMPTS_MAX = 5
+"""How often an admin record is appended again when its fate is unknown; the fold takes the first."""
+
+
+class Formatter:
+    """Writes the records that concern whole partitions."""
+
+    def __init__(
+        self, log: EventLog, replica: Replica, barrier: Barrier, alias_key: AliasKey, now_ms: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._replica = replica
+        self._barrier = barrier
+        self._alias_key = alias_key
+        self._now_ms = now_ms
+
+    async def format(self, policy: Policy, *, timeout_s: float) -> bytes:
+        """Format every partition that is not; return the ledger ID. Can be run again to finish."""
+        check(policy)
+        count = self._replica.partition_count
+        ledger_id = await self._format_partition(Partition(0), secrets.token_bytes(16), policy, timeout_s)
+        for number in range(1, count):
+            await self._format_partition(Partition(number), ledger_id, policy, timeout_s)
+        return ledger_id
+
+    async def _format_partition(
+        self, partition: Partition, ledger_id: bytes, policy: Policy, timeout_s: float
+    ) -> bytes:
+        await self._barrier.pass_through(partition, timeout_s=timeout_s)
+        if not self._replica.rows(partition).meta.ledger_id:
+            event = LedgerFormatted(
+                ledger_id=ledger_id,
+                partition=partition,
+                partition_count=self._replica.partition_count,
+                digest_version=DIGEST_VERSION,
+                key_check=self._alias_key.check_value(),
+                format=codec.FORMAT,
+                fold_version=codec.FOLD_VERSION,
+                written_at_ms=self._now_ms(),
+                policy=policy,
+            )
+            await self._append(partition, event, timeout_s)
+        return self._replica.rows(partition).meta.ledger_id
+
+    async def set_policy(self, policy: Policy, *, timeout_s: float) -> int:
+        """Write a policy to every partition; return its generation. Running it again finishes an interrupted change."""
+        check(policy)
+        partitions = [Partition(number) for number in range(self._replica.partition_count)]
+        for partition in partitions:
+            await self._barrier.pass_through(partition, timeout_s=timeout_s)
+        metas = [self._replica.rows(partition).meta for partition in partitions]
+        newest = max(meta.generation for meta in metas)
+        is_unfinished = any(meta.generation == newest and meta.policy == policy for meta in metas)
+        generation = newest if is_unfinished and newest else newest + 1
+        for partition, meta in zip(partitions, metas, strict=True):
+            if meta.generation < generation:
+                event = PolicyChanged(generation=generation, written_at_ms=self._now_ms(), policy=policy)
+                await self._append(partition, event, timeout_s)
+        return generation
+
+    async def _append(self, partition: Partition, event: Event, timeout_s: float) -> None:
+        """Append and wait for the fold; the caller reads the rows to see what came of it."""
+        value = codec.encode(event, self._replica.rows(partition).meta.format)
+        for _ in range(ADMIN_ATTEMPTS_MAX):
+            try:
+                appended = await self._log.append(partition, CONTROL_KEY, value, timeout_s=timeout_s)
+            except AppendUncertain:
+                await self._barrier.pass_through(partition, timeout_s=timeout_s)
+                continue
+            await self._replica.reached(partition, Position(appended.offset + 1), timeout_s=timeout_s)
+            return
+        raise Unavailable("broker", f"partition {partition}: an admin record could not be written; run it again")
+
+    async def verify(self, *, timeout_s: float) -> bytes:
+        """Compare the log's own description with this process; return the ledger ID.
+
+        Raises ``ManifestMismatch`` naming what differs, ``Unavailable`` when the log cannot be read.
+        """
+        await asyncio.gather(
+            *(
+                self._barrier.pass_through(Partition(number), timeout_s=timeout_s)
+                for number in range(self._replica.partition_count)
+            )
+        )
+        ledger_id = self._replica.rows(Partition(0)).meta.ledger_id
+        for partition, state in self._replica.states().items():
+            meta = state.rows.meta
+            if not meta.ledger_id:
+                raise ManifestMismatch(
+                    f"partition {partition} is not formatted; run 'turnledger topics create' to finish"
+                )
+            if meta.ledger_id != ledger_id:
+                raise ManifestMismatch(
+                    f"partition {partition} belongs to ledger {meta.ledger_id.hex()}, partition 0 to {ledger_id.hex()}"
+                )
+            if meta.partition_count != self._replica.partition_count:
+                raise ManifestMismatch(
+                    f"the ledger was formatted for {meta.partition_count} partitions, the log has "
+                    f"{self._replica.partition_count}; principals would be split"
+                )
+            if meta.digest_version != DIGEST_VERSION:
+                raise ManifestMismatch(
+                    f"the ledger uses digest version {meta.digest_version}, this build {DIGEST_VERSION}"
+                )
+            if meta.key_check != self._alias_key.check_value():
+                raise ManifestMismatch(
+                    "the alias key of this process is not the one the ledger was formatted with; "
+                    "every ID would be unknown"
+                )
+        return ledger_id
+
+
+def policy_from(current: Policy, changes: dict[str, int | bool]) -> Policy:
+    """Return ``current`` with some fields replaced. Raises ``InvalidInput`` naming a field that does not exist."""
+    values = {name: getattr(current, name) for name in Policy.__struct_fields__}
+    for name, value in changes.items():
+        if name not in values:
+            raise InvalidInput(name, f"is not a policy field; there are {', '.join(sorted(values))}")
+        values[name] = value
+    policy = Policy(**values)
+    check(policy)
+    return policy

@@ -1,0 +1,132 @@
+"""The ledger in one process: every use case, over whatever log, contents and store it is given.
+
+``composition`` chooses the adapters; this module only wires the parts together and owns their life.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ledger.alias import AliasKey
+from ledger.barrier import Barrier
+from ledger.commit import Committer
+from ledger.content import ContentStore
+from ledger.conversations import Conversations
+from ledger.formatting import Formatter
+from ledger.keeper import Keeper
+from ledger.log import EventLog, Record
+from ledger.policy import Policy
+from ledger.query import Reader
+from ledger.replica import Replica
+from ledger.settings import LedgerSettings
+from ledger.turn import Partition
+from ledger.verdict import Fact, Outcome
+from ledger.view import ViewStore
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Ledger:
+    """One process's ledger. ``start`` before use, ``close`` after; also an async context manager."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        contents: ContentStore,
+        store: ViewStore,
+        alias_key: AliasKey,
+        *,
+        settings: LedgerSettings | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        keeps_itself: bool = False,
+        on_outcome: Callable[[Record, Outcome], None] | None = None,
+    ) -> None:
+        """``keeps_itself``: expire, erase and sweep in this process, as the embedded ledger must."""
+        self.settings = settings or LedgerSettings()
+        self.alias_key = alias_key
+        self.log = log
+        self.contents = contents
+        self.store = store
+        self.now_ms = now_ms
+        self.replica = Replica(log, store, on_facts=self._on_facts, on_outcome=on_outcome)
+        self.barrier = Barrier(log, self.replica, request_timeout_s=self.settings.read_index_timeout_s)
+        parts: tuple[Any, ...] = (alias_key, self.settings, now_ms)
+        self.reader = Reader(log, contents, self.replica, self.barrier, *parts)
+        self.committer = Committer(log, contents, self.replica, *parts)
+        self.conversations = Conversations(self.committer, self.reader, self.replica, *parts)
+        self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms)
+        self._keeper = Keeper(contents, self.reader) if keeps_itself else None
+        self.ledger_id = b""
+        self._is_started = False
+
+    async def start(self, *, format_policy: Policy | None = None, timeout_s: float = 30.0) -> None:
+        """Open the view, catch up and compare the log with this process.
+
+        ``format_policy`` formats a log that is not formatted yet. Raises ``ManifestMismatch`` or ``Unavailable``, with
+        everything closed again.
+        """
+        try:
+            await self.replica.start(timeout_s=timeout_s)
+            if format_policy is not None:
+                await self.formatter.format(format_policy, timeout_s=timeout_s)
+            self.ledger_id = await self.formatter.verify(timeout_s=timeout_s)
+            await self.committer.start()
+            if self._keeper is not None:
+                await self._keeper.start()
+            self._is_started = True
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop everything and release log, contents and store; waiting calls get ``Unavailable('closed')``."""
+        self._is_started = False
+        if self._keeper is not None:
+            await self._keeper.close()
+        await self.committer.close()
+        await self.reader.close()
+        await self.replica.stop()
+        await self.barrier.close()
+        await self.contents.close()
+        await self.log.close()
+        self.store.close()
+
+    async def __aenter__(self) -> Ledger:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def not_ready_reason(self) -> str:
+        """Return why this process must not get traffic now, or an empty string."""
+        if not self._is_started:
+            return "starting: the view has not caught up yet"
+        for partition, state in self.replica.states().items():
+            if state.stopped is not None:
+                return str(state.stopped)
+            behind = state.end_seen - state.rows.position
+            if behind > 0 and state.waiters:
+                return f"partition {partition} is {behind} offsets behind"
+        return ""
+
+    async def set_policy(self, policy: Policy, *, timeout_s: float = 30.0) -> int:
+        """Change the policy in every partition; return its generation."""
+        return await self.formatter.set_policy(policy, timeout_s=timeout_s)
+
+    def policy(self) -> Policy:
+        """Return the policy of partition 0: the same everywhere once a change has finished."""
+        return self.replica.rows(Partition(0)).meta.policy
+
+    def _on_facts(self, partition: Partition, facts: Sequence[Fact]) -> None:
+        if self._keeper is not None:
+            self._keeper.take(partition, facts)
+
+    async def confirm(self, *, timeout_s: float = 5.0) -> None:
+        """Pass the barrier of every partition: afterwards the view holds all that was acknowledged before."""
+        for partition in self.replica.states():
+            await self.barrier.pass_through(partition, timeout_s=timeout_s)

@@ -1,0 +1,41 @@
+"""Abandonments that could not be written yet: local rows, so that they outlive the process.
+
+Their kind is not folded, so they are not compared between replicas and no verdict depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ledger import codec
+from ledger.event import TurnAbandoned
+from ledger.rows import partition_prefix
+from ledger.turn import Partition
+from ledger.view import ViewStore
+
+OUTBOX_KIND = b"\xfd"
+"""Kind of the rows; the rest of the key is the event ID."""
+
+
+class Outbox:
+    """Events of this process that must reach the log."""
+
+    def __init__(self, store: ViewStore) -> None:
+        self._store = store
+
+    def put(self, partition: Partition, event: TurnAbandoned) -> None:
+        """Keep an event until ``remove``."""
+        self._store.write({partition_prefix(partition) + OUTBOX_KIND + event.event_id: codec.encode(event)})
+
+    def remove(self, partition: Partition, event_id: bytes) -> None:
+        """The event is in the log."""
+        self._store.write({partition_prefix(partition) + OUTBOX_KIND + event_id: None})
+
+    def entries(self, partition_count: int) -> Iterator[tuple[Partition, TurnAbandoned]]:
+        """Yield what is kept."""
+        for number in range(partition_count):
+            lower = partition_prefix(Partition(number)) + OUTBOX_KIND
+            for _, value in self._store.scan(lower, lower + b"\xff" * 17):
+                event = codec.decode(value)
+                assert isinstance(event, TurnAbandoned), "only abandonments are kept"
+                yield Partition(number), event

@@ -1,0 +1,382 @@
+"""One process's view: tails the log, folds it into rows, and lets reads and commits wait for what they need.
+
+Place in the flow: log → **fold → view** → query. Rules kept here:
+
+- Rows and position of a batch are one store write; after a failed write the fold is taken back and read again.
+- A partition whose log is not the one that was folded (gap, divergence, recreation, unsupported upgrade) stops; the
+  others go on. It never resets by itself: rebuilding is an explicit command.
+- Between two batches the event loop runs: a batch is at most ``FOLD_BATCH_RECORDS_MAX`` records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from ledger.errors import LedgerError, StoreFailed, Unavailable
+from ledger.fold import UnsupportedUpgrade, fold, is_anchor
+from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
+from ledger.rows import Rows, partition_prefix
+from ledger.turn import Offset, Partition, Position
+from ledger.verdict import Code, Fact, Outcome
+from ledger.view import ViewStore
+
+logger = structlog.get_logger("ledger.replica")
+
+FOLD_BATCH_RECORDS_MAX = 64
+"""Records folded before the event loop runs again: about 3 ms, which bounds what a read waits for it."""
+TAIL_WAIT_S = 0.5
+"""Longest wait of one read from the log: only how soon ``stop`` and the watchdog are noticed depends on it."""
+RETRY_PAUSE_S = 0.2
+"""Between attempts to reach the log or the disk again."""
+SILENCE_MAX_S = 2.0
+"""How long the end may lie beyond the position without any progress before the tail is opened anew."""
+MANIFEST_EVERY_S = 30.0
+"""How often the log's identity is compared: a recreated topic is otherwise noticed by its records only."""
+LOG_ID_KIND = b"\xfe"
+"""Local row: identity of the log that the rows were folded from. Not folded, so not compared between replicas."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """What a process knows of one of its partitions beyond the rows."""
+
+    rows: Rows
+    stopped: Unavailable | None = None
+    """Why the partition is not served until somebody acts; None: it is."""
+    end_seen: Position = Position(0)
+    """Highest end that a validated leader has named."""
+    progressed_at_s: float = 0.0
+    """Loop time of the last progress, or when it last had nothing to do."""
+    confirmed_at_s: float = float("-inf")
+    """Loop time before which an end was asked for that the position has reached since."""
+    waiters: list[tuple[Position, asyncio.Future[None]]] = field(default_factory=list)
+
+
+class Replica:
+    """The rows of all partitions, kept up to date by one task.
+
+    ``on_facts`` gets the lifecycle facts of each folded batch after it was written; ``on_outcome`` every outcome.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        store: ViewStore,
+        *,
+        on_facts: Callable[[Partition, Sequence[Fact]], None] | None = None,
+        on_outcome: Callable[[Record, Outcome], None] | None = None,
+    ) -> None:
+        self._log = log
+        self.store = store
+        self._on_facts = on_facts
+        self._on_outcome = on_outcome
+        self._partitions: dict[Partition, PartitionState] = {}
+        self._expected: dict[bytes, list[asyncio.Future[tuple[Offset, Outcome]]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reopen = asyncio.Event()
+        self._log_id = ""
+        self.tail_reopened_count = 0
+
+    async def start(self, *, timeout_s: float) -> None:
+        """Compare the log with the rows, then start tailing. Raises ``Unavailable``."""
+        manifest = await self._log.manifest(timeout_s=timeout_s)
+        self._log_id = manifest.log_id
+        now_s = asyncio.get_running_loop().time()
+        for number in range(manifest.partition_count):
+            partition = Partition(number)
+            state = PartitionState(rows=Rows(self.store, partition), progressed_at_s=now_s)
+            self._partitions[partition] = state
+            self._check_log_id(partition, manifest.log_id)
+        self._tasks = [asyncio.create_task(self._tail_forever()), asyncio.create_task(self._watch_forever())]
+
+    async def stop(self) -> None:
+        """Stop tailing; what waits is told that the ledger is closed."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        closed = Unavailable("closed", "the ledger was closed")
+        for state in self._partitions.values():
+            self._fail_waiters(state, closed)
+        for futures in self._expected.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(closed)
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions, as the log had them at the start."""
+        return len(self._partitions)
+
+    def state(self, partition: Partition) -> PartitionState:
+        """Return a partition's state; raises the ``Unavailable`` that stopped it."""
+        state = self._partitions[partition]
+        if state.stopped is not None:
+            raise state.stopped
+        return state
+
+    def states(self) -> dict[Partition, PartitionState]:
+        """Return all partitions' states, stopped ones too."""
+        return self._partitions
+
+    def rows(self, partition: Partition) -> Rows:
+        """Return the rows of a partition; raises the ``Unavailable`` that stopped it."""
+        return self.state(partition).rows
+
+    async def reached(self, partition: Partition, position: Position, *, timeout_s: float) -> None:
+        """Return when the view's position is at least ``position``; raises ``Unavailable`` when it is not in time."""
+        state = self.state(partition)
+        if state.rows.position >= position:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        state.end_seen = max(state.end_seen, position)
+        state.waiters.append((position, future))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            behind = position - state.rows.position
+            raise Unavailable(
+                "lagging", f"the view of partition {partition} is {behind} offsets behind after {timeout_s:.3f} s"
+            ) from None
+        finally:
+            state.waiters = [waiter for waiter in state.waiters if waiter[1] is not future]
+
+    def expect(self, event_id: bytes) -> asyncio.Future[tuple[Offset, Outcome]]:
+        """Return a future of where this event ID is folded next, and how; give it back with ``forget``."""
+        future: asyncio.Future[tuple[Offset, Outcome]] = asyncio.get_running_loop().create_future()
+        self._expected.setdefault(event_id, []).append(future)
+        return future
+
+    def forget(self, event_id: bytes, future: asyncio.Future[tuple[Offset, Outcome]]) -> None:
+        """Stop waiting."""
+        futures = self._expected.get(event_id, [])
+        if future in futures:
+            futures.remove(future)
+        if not futures:
+            self._expected.pop(event_id, None)
+        future.cancel()
+
+    def pending_count(self) -> int:
+        """Return how many commits and reads wait: none is leaked when it comes back to 0."""
+        waiting = sum(len(state.waiters) for state in self._partitions.values())
+        return waiting + sum(len(futures) for futures in self._expected.values())
+
+    def _check_log_id(self, partition: Partition, log_id: str) -> None:
+        key = partition_prefix(partition) + LOG_ID_KIND
+        known = self.store.get(key)
+        if known is None:
+            self.store.write({key: log_id.encode()})
+        elif known != log_id.encode():
+            self._stop_partition(
+                partition,
+                Unavailable(
+                    "log_diverged",
+                    f"partition {partition} was folded from another log (its topic was recreated); "
+                    "run 'turnledger view rebuild' once the new log is the right one",
+                ),
+            )
+
+    def _stop_partition(self, partition: Partition, reason: Unavailable) -> None:
+        state = self._partitions[partition]
+        state.stopped = reason
+        logger.error("partition_stopped", partition=partition, reason=reason.reason, message=str(reason))
+        self._fail_waiters(state, reason)
+
+    def _fail_waiters(self, state: PartitionState, reason: Unavailable) -> None:
+        for _, future in state.waiters:
+            if not future.done():
+                future.set_exception(reason)
+        state.waiters = []
+
+    # The tail
+
+    async def _tail_forever(self) -> None:
+        while True:
+            try:
+                await self._tail_once()
+            except LogGap as gap:
+                self._stop_partition(gap.partition, gap_reason(gap))
+            except UnsupportedUpgrade:
+                continue  # The partition was stopped with its reason; the others go on.
+            except (LedgerError, OSError) as error:
+                logger.warning("tail_interrupted", message=str(error))
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _tail_once(self) -> None:
+        """Tail all partitions that are not stopped until something forces a new start."""
+        self._reopen.clear()
+        starts: dict[Partition, Position] = {}
+        unchecked: set[Partition] = set()
+        for partition, state in self._partitions.items():
+            if state.stopped is None:
+                meta = state.rows.meta
+                starts[partition] = state.rows.position
+                if meta.anchor_offset >= 0 and not state.rows.anchor_trimmed:
+                    starts[partition] = Position(meta.anchor_offset)
+                    unchecked.add(partition)
+        if not starts:
+            await self._reopen.wait()
+            return
+        tail = await self._log.tail(starts)
+        try:
+            await self._follow(tail, unchecked)
+        except LogGap as gap:
+            rows = self._partitions[gap.partition].rows
+            if gap.partition in unchecked and gap.position < gap.first <= rows.position:
+                # The anchor was trimmed with everything before the position: nothing is missing.
+                rows.anchor_trimmed = True
+                return
+            raise
+        finally:
+            await tail.close()
+
+    async def _follow(self, tail: Tail, unchecked: set[Partition]) -> None:
+        while not self._reopen.is_set():
+            for batch in await tail.next(TAIL_WAIT_S):
+                if self._partitions[batch.partition].stopped is None:
+                    await self._fold_batch(self._behind_anchor(batch, unchecked))
+
+    def _behind_anchor(self, batch: RecordBatch, unchecked: set[Partition]) -> RecordBatch:
+        """Check the anchor, the first record of a newly opened tail, and return the batch without what was folded."""
+        state = self._partitions[batch.partition]
+        if batch.partition in unchecked and batch.records:
+            unchecked.discard(batch.partition)
+            if not is_anchor(state.rows.meta, batch.records[0]):
+                self._stop_partition(
+                    batch.partition,
+                    Unavailable(
+                        "log_diverged",
+                        f"partition {batch.partition}: the record at offset {state.rows.meta.anchor_offset} is not the "
+                        "one that was folded; the log lost or replaced records that this view has seen",
+                    ),
+                )
+        position = state.rows.position
+        fresh = tuple(record for record in batch.records if record.offset >= position)
+        return RecordBatch(partition=batch.partition, records=fresh, next_position=batch.next_position)
+
+    async def _fold_batch(self, batch: RecordBatch) -> None:
+        state = self._partitions[batch.partition]
+        records = batch.records
+        for start in range(0, max(len(records), 1), FOLD_BATCH_RECORDS_MAX):
+            if state.stopped is not None:
+                return
+            part = records[start : start + FOLD_BATCH_RECORDS_MAX]
+            is_last = start + FOLD_BATCH_RECORDS_MAX >= len(records)
+            self._fold_part(batch.partition, part, batch.next_position if is_last else None)
+            if not is_last:
+                await asyncio.sleep(0)
+
+    def _fold_part(self, partition: Partition, records: Sequence[Record], next_position: Position | None) -> None:
+        """Fold some records and write their rows with the position, or take everything back."""
+        state = self._partitions[partition]
+        rows = state.rows
+        outcomes: list[tuple[Record, Outcome]] = []
+        facts: list[Fact] = []
+        upgrade: UnsupportedUpgrade | None = None
+        try:
+            for record in records:
+                try:
+                    outcome, record_facts = fold(rows, record)
+                except UnsupportedUpgrade as error:
+                    upgrade = error
+                    break
+                outcomes.append((record, outcome))
+                facts.extend(record_facts)
+            if next_position is not None and upgrade is None:
+                rows.skip_to(next_position)
+            if outcomes or rows.has_skipped:
+                self.store.write(rows.changes())
+                rows.committed()
+        except StoreFailed:
+            rows.discard()
+            raise
+        self._announce(partition, state, outcomes, facts)
+        if upgrade is not None:
+            self._stop_partition(partition, Unavailable("upgrade", str(upgrade)))
+            raise upgrade
+
+    def _announce(
+        self,
+        partition: Partition,
+        state: PartitionState,
+        outcomes: list[tuple[Record, Outcome]],
+        facts: list[Fact],
+    ) -> None:
+        """Wake what waits for the position or for one of the outcomes."""
+        position = state.rows.position
+        state.progressed_at_s = asyncio.get_running_loop().time()
+        for record, outcome in outcomes:
+            if outcome.event_id is not None and (futures := self._expected.pop(outcome.event_id, None)):
+                for future in futures:
+                    if not future.done():
+                        future.set_result((record.offset, outcome))
+            if outcome.code is Code.QUARANTINED:
+                logger.error("record_quarantined", partition=partition, offset=record.offset, reason=outcome.reason)
+            if self._on_outcome is not None:
+                self._on_outcome(record, outcome)
+        if state.waiters:
+            for wanted, waiter in state.waiters:
+                if wanted <= position and not waiter.done():
+                    waiter.set_result(None)
+        if facts and self._on_facts is not None:
+            self._on_facts(partition, facts)
+
+    # The watchdog
+
+    async def _watch_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        manifest_at_s = loop.time() + MANIFEST_EVERY_S
+        while True:
+            await asyncio.sleep(TAIL_WAIT_S)
+            now_s = loop.time()
+            for state in self._partitions.values():
+                if state.end_seen <= state.rows.position:
+                    state.progressed_at_s = now_s
+                elif state.stopped is None and now_s - state.progressed_at_s > SILENCE_MAX_S:
+                    logger.warning("tail_silent", partition=state.rows.partition, position=state.rows.position)
+                    state.progressed_at_s = now_s
+                    self.tail_reopened_count += 1
+                    self._reopen.set()
+            if now_s >= manifest_at_s:
+                manifest_at_s = now_s + MANIFEST_EVERY_S
+                await self.compare_manifest()
+
+    async def compare_manifest(self) -> None:
+        """Stop every partition when the log is not the one that was opened, or has another number of partitions."""
+        try:
+            manifest = await self._log.manifest(timeout_s=RETRY_PAUSE_S * 10)
+        except Unavailable:
+            return
+        for partition, state in self._partitions.items():
+            if state.stopped is not None:
+                continue
+            if manifest.partition_count != len(self._partitions):
+                message = (
+                    f"the log has {manifest.partition_count} partitions, the ledger was formatted for "
+                    f"{len(self._partitions)}; principals would be split: restore the count"
+                )
+                self._stop_partition(partition, Unavailable("manifest", message))
+            elif manifest.log_id != self._log_id:
+                self._check_log_id(partition, manifest.log_id)
+
+
+def gap_reason(gap: LogGap) -> Unavailable:
+    """Return what readers are told when the position is not in the log."""
+    if gap.position < gap.first:
+        return Unavailable(
+            "log_gap",
+            f"partition {gap.partition}: offsets {gap.position} to {gap.first - 1} were removed before they were "
+            "folded; restore them, or run 'turnledger view rebuild' to accept a view without them",
+        )
+    return Unavailable(
+        "log_diverged",
+        f"partition {gap.partition}: position {gap.position} lies beyond the log's end {gap.end}; the log lost "
+        "records that this view has folded",
+    )

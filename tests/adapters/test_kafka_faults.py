@@ -1,0 +1,147 @@
+"""What the Kafka log answers while a broker is paused, killed or deposed, and that it heals without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from broker.launcher import Cluster
+from broker.settings import ClusterSettings
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_nodes import KafkaNodes
+from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.errors import Unavailable
+from ledger.log import Appended, AppendUncertain
+from ledger.turn import Position
+from tests.adapters.kafka_world import P0, TIMEOUT_S, append, made_topics, read_to
+
+HEALED_S = 15.0
+"""Bound on the time until an adapter works again after its broker does."""
+Answer = TypeVar("Answer")
+
+
+async def when_healed(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return the first answer that is not a refusal, within ``HEALED_S``."""
+    async with asyncio.timeout(HEALED_S):
+        while True:
+            try:
+                return await call()
+            except (Unavailable, AppendUncertain):
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def paused(fragile_cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """Pause the broker when called; it runs again after the test."""
+    yield lambda: fragile_cluster.pause(0)
+    fragile_cluster.resume(0)
+    fragile_cluster.wait_until_ready()
+
+
+async def test_append_to_a_paused_broker_is_uncertain_at_its_deadline_and_lands_once(
+    fragile_cluster: Cluster, paused: Callable[[], None]
+) -> None:
+    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    await append(log, 1)
+    paused()
+    began = time.monotonic()
+    with pytest.raises(AppendUncertain):
+        await log.append(P0, b"key", b"unanswered", timeout_s=0.5)
+    # The first batch is still on its way, so this one never left.
+    with pytest.raises(Unavailable) as unsent:
+        await log.append(P0, b"key", b"unsent", timeout_s=0.5)
+    assert unsent.value.reason == "broker"
+    with pytest.raises(Unavailable):
+        await log.end(P0, timeout_s=0.5)
+    assert 1.5 <= time.monotonic() - began < 5.0
+    fragile_cluster.resume(0)
+    last = await when_healed(lambda: log.append(P0, b"key", b"last", timeout_s=2.0))
+    assert await when_healed(lambda: log.end(P0, timeout_s=2.0)) == last.offset + 1
+    tail = await log.tail({P0: Position(0)})
+    records, _ = await read_to(tail, P0, Position(last.offset + 1))
+    assert [record.value for record in records] == [b"value-0", b"unanswered", b"last"]
+    await log.close()
+
+
+async def test_log_is_closed_in_bounded_time_while_the_broker_is_paused(
+    fragile_cluster: Cluster, paused: Callable[[], None]
+) -> None:
+    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    await append(log, 1)
+    tail = await log.tail({P0: Position(0)})
+    await tail.next(TIMEOUT_S)
+    paused()
+    waiting = [asyncio.create_task(log.append(P0, b"key", b"value", timeout_s=TIMEOUT_S)) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(HEALED_S):
+        await log.close()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(result, AppendUncertain | Unavailable) for result in results)
+
+
+async def test_log_works_again_after_its_broker_was_killed_and_started(fragile_cluster: Cluster) -> None:
+    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    await append(log, 2)
+    tail = await log.tail({P0: Position(0)})
+    await read_to(tail, P0, Position(2))
+    fragile_cluster.kill(0)
+    with pytest.raises((AppendUncertain, Unavailable)):
+        await log.append(P0, b"key", b"lost", timeout_s=0.5)
+    with pytest.raises(Unavailable):
+        await log.end(P0, timeout_s=0.5)
+    with pytest.raises(Unavailable):
+        await log.manifest(timeout_s=0.5)
+    await asyncio.to_thread(fragile_cluster.restart, 0)
+    appended = await when_healed(lambda: log.append(P0, b"key", b"after", timeout_s=2.0))
+    assert await when_healed(lambda: log.end(P0, timeout_s=2.0)) == appended.offset + 1
+    async with asyncio.timeout(HEALED_S):
+        records, _ = await read_to(tail, P0, Position(appended.offset + 1))
+    assert records[-1].value == b"after"
+    await log.close()
+
+
+async def test_unreachable_broker_is_unavailable_and_not_uncertain() -> None:
+    # Nothing listens at port 1 of the loopback interface.
+    log = KafkaLog(KafkaSettings(bootstrap="127.0.0.1:1"))
+    with pytest.raises(Unavailable) as unsent:
+        await log.append(P0, b"key", b"value", timeout_s=0.3)
+    assert unsent.value.reason == "broker"
+    with pytest.raises(Unavailable):
+        await log.end(P0, timeout_s=0.3)
+    with pytest.raises(Unavailable):
+        await log.tail({P0: Position(0)})
+    await log.close()
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[Cluster]:
+    with Cluster(ClusterSettings(brokers=3)) as cluster:
+        yield cluster
+
+
+async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_brokers: Cluster) -> None:
+    settings = await made_topics(three_brokers.bootstrap, replication_factor=3)
+    nodes = KafkaNodes(settings)
+    _, metadata = await nodes.metadata_of_any(settings.topic("turns"))
+    leader = metadata.partitions[P0].leader
+    reader, writer = KafkaLog(settings), KafkaLog(settings)
+    await when_healed(lambda: writer.append(P0, b"key", b"before", timeout_s=5.0))
+    await reader.end(P0, timeout_s=TIMEOUT_S)
+    # The reader's question waits in the leader's socket and is answered by it when it wakes up.
+    three_brokers.pause(leader - 1)
+    try:
+        appended: Appended = await when_healed(lambda: writer.append(P0, b"key", b"after", timeout_s=10.0))
+        asked = [asyncio.create_task(reader.end(P0, timeout_s=10.0)) for _ in range(10)]
+        await asyncio.sleep(0)
+    finally:
+        three_brokers.resume(leader - 1)
+    for _ in range(50):
+        asked.append(asyncio.create_task(reader.end(P0, timeout_s=10.0)))
+        await asyncio.sleep(0.01)
+    ends = await asyncio.gather(*asked)
+    assert min(ends) > appended.offset
+    await asyncio.gather(reader.close(), writer.close(), nodes.close())
