@@ -142,34 +142,13 @@ class Committer:
 
     async def commit(self, turn: Turn, *, timeout_s: float | None = None) -> Verdict:
         """Append one turn; return its verdict. Raises ``Unavailable`` (certainly not written) or ``Unknown``."""
-        alias, scope = self._alias_key, turn.scope
-        sealed = codec.encode_sealed(
-            codec.SealedPart(response_id=turn.response_id, conversation_id=turn.conversation_id, record=turn.record)
-        )
+        scope = turn.scope
+        event_digest = self._alias_key.event_id(scope, turn.event_id)
 
-        event_digest = alias.event_id(scope, turn.event_id)
+        sealed_part(turn)
 
         def build(content: ContentRef | None) -> PrincipalEvent:
-            return TurnCompleted(
-                event_id=event_digest,
-                principal=alias.principal(scope),
-                written_at_ms=self._now_ms(),
-                not_after_ms=self.not_after_ms(turn.begun_at_ms),
-                begun_at_ms=turn.begun_at_ms,
-                status=turn.status,
-                response=alias.alias_of(scope, SelectorKind.RESPONSE, turn.response_id),
-                parent=self.optional_alias(scope, SelectorKind.RESPONSE, turn.previous_response_id),
-                conversation=self.optional_alias(scope, SelectorKind.CONVERSATION, turn.conversation_id),
-                items=tuple(alias.alias_of(scope, SelectorKind.ITEM, item_id) for item_id in turn.item_ids),
-                owner=owner_ref(turn.owner),
-                content=content,
-                expected_revision=turn.expected_revision,
-                read_revision=turn.read_revision,
-                idempotency=optional_key(alias, scope, turn.idempotency_key),
-                request_digest=turn.request_digest,
-                turn_id=None if turn.turn_id is None else alias.turn_id(scope, turn.turn_id),
-                sealed=sealed,
-            )
+            return turn_event(self._alias_key, turn, content, self._now_ms(), self.not_after_ms(turn.begun_at_ms))
 
         document = None if turn.content is None else content_document(turn.content)
         return await self.submit(scope, turn.event_id, event_digest, build, document, timeout_s=timeout_s)
@@ -189,8 +168,8 @@ class Committer:
             turn_id=alias.turn_id(scope, start.turn_id),
             lease_ms=start.lease_ms,
             status=Status.QUEUED if start.queued else Status.IN_PROGRESS,
-            response=self.optional_alias(scope, SelectorKind.RESPONSE, start.response_id),
-            conversation=self.optional_alias(scope, SelectorKind.CONVERSATION, start.conversation_id),
+            response=optional_alias(alias, scope, SelectorKind.RESPONSE, start.response_id),
+            conversation=optional_alias(alias, scope, SelectorKind.CONVERSATION, start.conversation_id),
             exclusive=start.exclusive,
             idempotency=optional_key(alias, scope, start.idempotency_key),
             request_digest=start.request_digest,
@@ -207,14 +186,7 @@ class Committer:
         written now, it is kept on disk, retried until it is, and None is returned.
         """
         checked_text("event_id", event_id, ID_BYTES_MAX)
-        alias = self._alias_key
-        event = TurnAbandoned(
-            event_id=alias.abandonment(scope, event_id),
-            principal=alias.principal(scope),
-            written_at_ms=self._now_ms(),
-            not_after_ms=self.not_after_ms(self._now_ms()),
-            abandoned=alias.event_id(scope, event_id),
-        )
+        event = abandonment(self._alias_key, scope, event_id, self._now_ms(), self._settings.commit_window_ms)
         partition = self.partition(scope)
         self._outbox.put(partition, event)
         try:
@@ -246,7 +218,7 @@ class Committer:
             raise Unavailable("manifest", "the ledger is not formatted; run 'turnledger topics create'")
         known = rows.event(event_digest)
         if known is not None and rows.meta.clock_ms <= known.until_ms:
-            return self._verdict(partition, known.offset, duplicate_of(event_digest, known))
+            return verdict_of(rows, known.offset, duplicate_of(event_digest, known))
         content: ContentRef | None = None
         if document is not None:
             content = await self.put_content(scope, partition, document, deadline_s)
@@ -260,7 +232,7 @@ class Committer:
             raise
         if content is not None and not self._is_taken(partition, outcome, content):
             self._erase_soon(partition, content)
-        return self._verdict(partition, offset, outcome)
+        return verdict_of(rows, offset, outcome)
 
     async def put_content(
         self, scope: Scope, partition: Partition, document: dict[str, Any], deadline_s: float
@@ -315,27 +287,6 @@ class Committer:
             # An orphan that is swept once it is older than the policy's content_grace_ms.
             logger.info("orphan_left", partition=partition, message=str(error))
 
-    def _verdict(self, partition: Partition, offset: int, outcome: Outcome) -> Verdict:
-        rows = self._replica.rows(partition)
-        response_id: str | None = None
-        if outcome.code is Code.DUPLICATE:
-            offset = outcome.first_offset
-            node = rows.node(outcome.node) if outcome.node else None
-            row = None if node is None or node.response is None else rows.response(node.response)
-            response_id = None if row is None else codec.decode_sealed(row.sealed).response_id
-        return Verdict(
-            code=outcome.code,
-            token=Token(partition, Offset(offset)),
-            first=outcome.first,
-            revision=Revision(outcome.revision),
-            reason=outcome.reason,
-            response_id=response_id,
-        )
-
-    def optional_alias(self, scope: Scope, kind: SelectorKind, opaque_id: str | None) -> bytes | None:
-        """Return the alias of an ID that may be absent."""
-        return None if opaque_id is None else self._alias_key.alias_of(scope, kind, opaque_id)
-
     # Abandonments that could not be written
 
     def abandonments_waiting(self) -> int:
@@ -358,6 +309,74 @@ class Committer:
 def owner_ref(owner: Owner) -> OwnerRef:
     """Return an owner as the log has it."""
     return OwnerRef(native=owner.native, target=owner.target, digest=owner.digest)
+
+
+def turn_event(
+    alias: AliasKey, turn: Turn, content: ContentRef | None, written_at_ms: int, not_after_ms: int
+) -> TurnCompleted:
+    """Return the event of a turn. Raises ``TooLarge`` when its raw IDs and record do not fit the sealed part."""
+    scope = turn.scope
+    return TurnCompleted(
+        event_id=alias.event_id(scope, turn.event_id),
+        principal=alias.principal(scope),
+        written_at_ms=written_at_ms,
+        not_after_ms=not_after_ms,
+        begun_at_ms=turn.begun_at_ms,
+        status=turn.status,
+        response=alias.alias_of(scope, SelectorKind.RESPONSE, turn.response_id),
+        parent=optional_alias(alias, scope, SelectorKind.RESPONSE, turn.previous_response_id),
+        conversation=optional_alias(alias, scope, SelectorKind.CONVERSATION, turn.conversation_id),
+        items=tuple(alias.alias_of(scope, SelectorKind.ITEM, item_id) for item_id in turn.item_ids),
+        owner=owner_ref(turn.owner),
+        content=content,
+        expected_revision=turn.expected_revision,
+        read_revision=turn.read_revision,
+        idempotency=optional_key(alias, scope, turn.idempotency_key),
+        request_digest=turn.request_digest,
+        turn_id=None if turn.turn_id is None else alias.turn_id(scope, turn.turn_id),
+        sealed=sealed_part(turn),
+    )
+
+
+def sealed_part(turn: Turn) -> bytes:
+    """Return the sealed part of a turn; raises ``TooLarge``, so that it can be called before a content is written."""
+    return codec.encode_sealed(
+        codec.SealedPart(response_id=turn.response_id, conversation_id=turn.conversation_id, record=turn.record)
+    )
+
+
+def abandonment(alias: AliasKey, scope: Scope, event_id: str, now_ms: int, commit_window_ms: int) -> TurnAbandoned:
+    """Return the event that gives up the commit ``event_id``."""
+    return TurnAbandoned(
+        event_id=alias.abandonment(scope, event_id),
+        principal=alias.principal(scope),
+        written_at_ms=now_ms,
+        not_after_ms=now_ms + commit_window_ms,
+        abandoned=alias.event_id(scope, event_id),
+    )
+
+
+def verdict_of(rows: Rows, offset: int, outcome: Outcome) -> Verdict:
+    """Return an outcome as callers see it; ``rows`` are as of the outcome or later."""
+    response_id: str | None = None
+    if outcome.code is Code.DUPLICATE:
+        offset = outcome.first_offset
+        node = rows.node(outcome.node) if outcome.node else None
+        row = None if node is None or node.response is None else rows.response(node.response)
+        response_id = None if row is None else codec.decode_sealed(row.sealed).response_id
+    return Verdict(
+        code=outcome.code,
+        token=Token(rows.partition, Offset(offset)),
+        first=outcome.first,
+        revision=Revision(outcome.revision),
+        reason=outcome.reason,
+        response_id=response_id,
+    )
+
+
+def optional_alias(alias: AliasKey, scope: Scope, kind: SelectorKind, opaque_id: str | None) -> bytes | None:
+    """Return the alias of an ID that may be absent."""
+    return None if opaque_id is None else alias.alias_of(scope, kind, opaque_id)
 
 
 def optional_key(alias: AliasKey, scope: Scope, key: str | None) -> bytes | None:

@@ -1,44 +1,69 @@
 """What the embedded ledger does for itself: expire without traffic, and delete contents that nothing needs.
 
-With Kafka the processors do this for all replicas; an embedded ledger has one process, so it is its own eraser.
+With Kafka the processors do this for all replicas; an embedded ledger has one process, so it is its own eraser. At its
+start nothing is being written, so a content that no row refers to is an orphan: of a commit that a crash cut off, or of
+an erasure that it did. Those are swept then, which makes the facts of a running process safe to keep in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
 from ledger.content import ContentRef, ContentStore
 from ledger.errors import Unavailable
 from ledger.query import Reader
+from ledger.replica import Replica
+from ledger.rows import referenced_contents
 from ledger.turn import Partition
-from ledger.verdict import ContentUnneeded, Fact
+from ledger.verdict import ContentUnneeded, ErasureOrdered, Fact
 
 logger = structlog.get_logger("ledger.keeper")
 
 KEEP_INTERVAL_S = 1.0
 """How often due work is looked for: what is due is gone for readers at once, so only disk space waits for it."""
+PURGE_INTERVAL_S = 300.0
+"""Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself."""
 ERASE_TIMEOUT_S = 10.0
 
 
 class Keeper:
-    """Ticks due partitions and erases unneeded contents, in the background."""
+    """Ticks due partitions, erases unneeded contents and takes their bytes off the disk, in the background."""
 
-    def __init__(self, contents: ContentStore, reader: Reader) -> None:
+    def __init__(
+        self,
+        contents: ContentStore,
+        reader: Reader,
+        replica: Replica,
+        *,
+        sweeps: Callable[[Partition], Iterable[ContentRef]],
+        purge: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``sweeps`` lists the contents that are stored; ``purge`` compacts where they were."""
         self._contents = contents
         self._reader = reader
+        self._replica = replica
+        self._stored = sweeps
+        self._purge = purge
         self._unneeded: dict[Partition, list[ContentRef]] = {}
+        self._purge_due_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start keeping."""
+        """Sweep what an earlier process left, then start keeping."""
+        for partition, state in self._replica.states().items():
+            needed = referenced_contents(state.rows.store, partition)
+            orphans = [ref for ref in self._stored(partition) if ref.id not in needed]
+            if orphans:
+                logger.info("orphans_swept", partition=partition, count=len(orphans))
+                self._unneeded.setdefault(partition, []).extend(orphans)
         self._task = asyncio.create_task(self._keep_forever())
 
     async def close(self) -> None:
-        """Stop; contents not erased yet are erased after the next start, when their facts are folded again or swept."""
+        """Stop keeping; what is not erased yet is swept at the next start."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -47,21 +72,30 @@ class Keeper:
     def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
         """Take the lifecycle facts of a folded batch."""
         for fact in facts:
-            if isinstance(fact, ContentUnneeded):
-                self._unneeded.setdefault(partition, []).append(fact.content)
+            match fact:
+                case ContentUnneeded():
+                    self._unneeded.setdefault(partition, []).append(fact.content)
+                case ErasureOrdered():
+                    self._purge_due_s = 0.0
 
     async def _keep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KEEP_INTERVAL_S)
             try:
                 await self._reader.tick_due()
-                await self.erase_unneeded()
+                erased_count = await self.erase_unneeded()
+                if erased_count and self._purge_due_s is None:
+                    self._purge_due_s = loop.time() + PURGE_INTERVAL_S
+                if self._purge_due_s is not None and loop.time() >= self._purge_due_s and not erased_count:
+                    self._purge_due_s = None
+                    await self._purge()
             except Unavailable as error:
                 logger.warning("keeping_interrupted", message=str(error))
 
     async def erase_unneeded(self) -> int:
         """Erase what has become unneeded; return how many contents."""
-        erased = 0
+        erased_count = 0
         for partition in list(self._unneeded):
             refs = self._unneeded.pop(partition)
             try:
@@ -69,5 +103,5 @@ class Keeper:
             except Unavailable:
                 self._unneeded.setdefault(partition, []).extend(refs)
                 raise
-            erased += len(refs)
-        return erased
+            erased_count += len(refs)
+        return erased_count

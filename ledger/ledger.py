@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ledger.alias import AliasKey
@@ -43,10 +43,12 @@ class Ledger:
         *,
         settings: LedgerSettings | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
-        keeps_itself: bool = False,
         on_outcome: Callable[[Record, Outcome], None] | None = None,
+        keeper: Callable[[Reader, Replica], Keeper] | None = None,
+        on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``keeps_itself``: expire, erase and sweep in this process, as the embedded ledger must."""
+        """``keeper`` makes the part that expires and erases in this process, as the embedded ledger must. ``on_close``
+        runs when all else is closed."""
         self.settings = settings or LedgerSettings()
         self.alias_key = alias_key
         self.log = log
@@ -60,7 +62,8 @@ class Ledger:
         self.committer = Committer(log, contents, self.replica, *parts)
         self.conversations = Conversations(self.committer, self.reader, self.replica, *parts)
         self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms)
-        self._keeper = Keeper(contents, self.reader) if keeps_itself else None
+        self._keeper = None if keeper is None else keeper(self.reader, self.replica)
+        self._on_close = on_close
         self.ledger_id = b""
         self._is_started = False
 
@@ -95,6 +98,8 @@ class Ledger:
         await self.contents.close()
         await self.log.close()
         self.store.close()
+        if self._on_close is not None:
+            await self._on_close()
 
     async def __aenter__(self) -> Ledger:
         return self

@@ -84,7 +84,7 @@ class Reader:
         alias = self._alias_key.alias(selector)
         is_continuation = selector.kind is SelectorKind.RESPONSE and token is None and not (strong or history)
         if is_continuation and loop.time() - state.confirmed_at_s <= self._settings.max_staleness_s:
-            answer = self._answer(state.rows, selector.kind, alias)
+            answer = answer_from(state.rows, selector.kind, alias)
             # A turn that has not ended has no lineage yet, and its owner may still change.
             if isinstance(answer, Found) and answer.lineage and not self._looks_due(answer):
                 return answer
@@ -103,10 +103,10 @@ class Reader:
     ) -> Answer:
         loop = asyncio.get_running_loop()
         await self._barrier.pass_through(partition, timeout_s=max(0.0, deadline_s - loop.time()))
-        answer = self._answer(self._replica.rows(partition), kind, alias)
+        answer = answer_from(self._replica.rows(partition), kind, alias)
         if isinstance(answer, Found) and self._looks_due(answer):
             await self._tick(partition, deadline_s)
-            answer = self._answer(self._replica.rows(partition), kind, alias)
+            answer = answer_from(self._replica.rows(partition), kind, alias)
         return answer
 
     def _looks_due(self, found: Found) -> bool:
@@ -115,27 +115,7 @@ class Reader:
     def peek(self, selector: Selector) -> Answer:
         """Answer from the rows as they are, without any wait: for diagnosis, never for a client."""
         partition = self.partition(selector.scope)
-        return self._answer(self._replica.rows(partition), selector.kind, self._alias_key.alias(selector))
-
-    # Rows to answers
-
-    def _answer(self, rows: Rows, kind: SelectorKind, alias: bytes) -> Answer:
-        clock_ms = rows.meta.clock_ms
-        found: Found | FoldGone | None
-        match kind:
-            case SelectorKind.RESPONSE:
-                found = _response(rows, alias, clock_ms)
-            case SelectorKind.CONVERSATION:
-                found = _conversation(rows, alias, clock_ms)
-            case SelectorKind.ITEM:
-                found = _item(rows, alias, clock_ms)
-        if found is None:
-            return Missing(kind=kind)
-        if isinstance(found, Found):
-            return found
-        if clock_ms >= found.forget_at_ms:
-            return Missing(kind=kind)
-        return Gone(kind=kind, reason=gone_reason(found.fate), at_ms=found.at_ms)
+        return answer_from(self._replica.rows(partition), selector.kind, self._alias_key.alias(selector))
 
     # Clock ticks
 
@@ -227,22 +207,32 @@ class Reader:
         self, partition: Partition, offset: int, node: NodeRow, response_id: str | None, deadline_s: float
     ) -> Entry:
         document = {} if node.content is None else await self.document(partition, node.content, deadline_s)
-        return Entry(
-            node=Offset(offset),
-            status=Status(node.status),
-            accepted_at_ms=node.accepted_at_ms,
-            response_id=response_id,
-            content=node.content,
-            input=document.get("input") or [],
-            output=document.get("output") or [],
-            metadata=document.get("metadata") or {},
-            record=document.get("record"),
-        )
+        return entry_from(offset, node, response_id, document)
 
     async def document(self, partition: Partition, ref: ContentRef, deadline_s: float) -> dict[str, Any]:
         """Return the JSON document of a content."""
         timeout_s = max(0.001, deadline_s - asyncio.get_running_loop().time())
         return decode_content(await self._contents.get(partition, ref, timeout_s=timeout_s))
+
+
+def answer_from(rows: Rows, kind: SelectorKind, alias: bytes) -> Answer:
+    """Return what the rows say about an alias, by the partition clock."""
+    clock_ms = rows.meta.clock_ms
+    found: Found | FoldGone | None
+    match kind:
+        case SelectorKind.RESPONSE:
+            found = _response(rows, alias, clock_ms)
+        case SelectorKind.CONVERSATION:
+            found = _conversation(rows, alias, clock_ms)
+        case SelectorKind.ITEM:
+            found = _item(rows, alias, clock_ms)
+    if found is None:
+        return Missing(kind=kind)
+    if isinstance(found, Found):
+        return found
+    if clock_ms >= found.forget_at_ms:
+        return Missing(kind=kind)
+    return Gone(kind=kind, reason=gone_reason(found.fate), at_ms=found.at_ms)
 
 
 def walk(rows: Rows, offset: int) -> list[tuple[int, NodeRow]]:
@@ -256,6 +246,26 @@ def walk(rows: Rows, offset: int) -> list[tuple[int, NodeRow]]:
         offset = node.parent
     nodes.reverse()
     return nodes
+
+
+def entry_of(rows: Rows, offset: int, node: NodeRow, document: dict[str, Any]) -> Entry:
+    """Return the history's entry of a node and its content's document."""
+    return entry_from(offset, node, _living_response_id(rows, node), document)
+
+
+def entry_from(offset: int, node: NodeRow, response_id: str | None, document: dict[str, Any]) -> Entry:
+    """Return the history's entry of a node whose response ID was read when the node was."""
+    return Entry(
+        node=Offset(offset),
+        status=Status(node.status),
+        accepted_at_ms=node.accepted_at_ms,
+        response_id=response_id,
+        content=node.content,
+        input=document.get("input") or [],
+        output=document.get("output") or [],
+        metadata=document.get("metadata") or {},
+        record=document.get("record"),
+    )
 
 
 def _living_response_id(rows: Rows, node: NodeRow) -> str | None:

@@ -309,7 +309,7 @@ class Rows:
     """One partition's rows: an overlay of uncommitted changes on the store. Used by one task at a time."""
 
     def __init__(self, store: ViewStore, partition: Partition) -> None:
-        self._store = store
+        self.store = store
         self._prefix = partition_prefix(partition)
         self._known: dict[bytes, msgspec.Struct | None] = {}
         self._changed: dict[bytes, msgspec.Struct | None] = {}
@@ -333,13 +333,13 @@ class Rows:
             self.has_skipped = True
 
     def _load_meta(self) -> MetaRow:
-        raw = self._store.get(self._prefix + Kind.META)
+        raw = self.store.get(self._prefix + Kind.META)
         return MetaRow() if raw is None else cast(MetaRow, _decode[Kind.META[0]](raw))
 
     def _get(self, key: bytes) -> Any:
         row: Any = self._known.get(key, _UNKNOWN)
         if row is _UNKNOWN:
-            raw = self._store.get(self._prefix + key)
+            raw = self.store.get(self._prefix + key)
             row = self._known[key] = None if raw is None else _decode[key[0]](raw)
         return row
 
@@ -403,7 +403,7 @@ class Rows:
         overlay = {key: value for key, value in self._indexes[kind].items() if lower <= key < upper}
         fresh = iter(sorted((key, value) for key, value in overlay.items() if value is not None))
         prefix_bytes = len(self._prefix) + 1
-        stored = self._store.scan(self._prefix + kind + lower, self._prefix + kind + upper)
+        stored = self.store.scan(self._prefix + kind + lower, self._prefix + kind + upper)
         kept = ((key[prefix_bytes:], value) for key, value in stored if key[prefix_bytes:] not in overlay)
         found: list[tuple[bytes, bytes]] = []
         try:
@@ -473,3 +473,16 @@ def folded_rows(store: ViewStore, partition: Partition) -> Iterator[tuple[bytes,
     for key, value in store.scan(prefix, prefix + b"\xff"):
         if key[2:3] in FOLDED_KINDS:
             yield key, value
+
+
+def referenced_contents(store: ViewStore, partition: Partition) -> set[bytes]:
+    """Return the IDs of all contents that the rows of a partition refer to, by reading every node and conversation."""
+    prefix = partition_prefix(partition)
+    referenced: set[bytes] = set()
+    for kind in (Kind.NODE, Kind.CONVERSATION):
+        for _, raw in store.scan(prefix + kind, prefix + kind + b"\xff" * 21):
+            row: Any = _decode[kind[0]](raw)
+            content: ContentRef | None = row.content if kind == Kind.NODE else row.metadata
+            if content is not None:
+                referenced.add(content.id)
+    return referenced

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -346,7 +346,9 @@ class EmbeddedContentStore:
             oldest_at_ms=self._now_ms(),
         )
         # A chunk without an event is an orphan, so an uncertain put is as good as a failed one.
-        await self._database.change(dict(zip(_chunk_rows(ref), chunks, strict=True)), timeout_s=timeout_s)
+        rows: dict[bytes, bytes | None] = dict(zip(_chunk_rows(ref), chunks, strict=True))
+        rows[_listing_row(ref)] = _eight(len(chunks))
+        await self._database.change(rows, timeout_s=timeout_s)
         return ref
 
     async def get(self, partition: Partition, ref: ContentRef, *, timeout_s: float) -> list[bytes]:
@@ -359,7 +361,21 @@ class EmbeddedContentStore:
 
     async def erase(self, partition: Partition, refs: Sequence[ContentRef], *, timeout_s: float) -> None:
         self._check_open()
-        await self._database.change({row: None for ref in refs for row in _chunk_rows(ref)}, timeout_s=timeout_s)
+        rows: dict[bytes, bytes | None] = {row: None for ref in refs for row in (*_chunk_rows(ref), _listing_row(ref))}
+        await self._database.change(rows, timeout_s=timeout_s)
+
+    def listed(self, partition: Partition) -> Iterator[ContentRef]:
+        """Yield a reference to every content that is stored (sizes and times are 0), without reading the contents."""
+        self._check_open()
+        for row, count in self._database.store.scan(b"i", b"j"):
+            yield ContentRef(
+                scope=row[1:21],
+                id=row[21:],
+                chunks=int.from_bytes(count, "big"),
+                size_bytes=0,
+                last_offset=0,
+                oldest_at_ms=0,
+            )
 
     async def close(self) -> None:
         self._closed = True
@@ -371,6 +387,10 @@ class EmbeddedContentStore:
 
 def _chunk_rows(ref: ContentRef) -> list[bytes]:
     return [b"c" + chunk_key(ref.scope, ref.id, number) for number in range(ref.chunks)]
+
+
+def _listing_row(ref: ContentRef) -> bytes:
+    return b"i" + ref.scope + ref.id
 
 
 def _record_key(position: int) -> bytes:

@@ -88,7 +88,7 @@ class _Copied:
             self.waiters = [pair for pair in self.waiters if not pair[1].done()]
 
 
-class _BeginAgain(Exception):  # noqa: N818 - how the copying loop leaves a tail that is of no more use
+class _BeginAgain(Exception):
     """The present tail is of no more use; says why."""
 
 

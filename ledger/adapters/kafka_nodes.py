@@ -26,7 +26,7 @@ _TOPIC_RESOURCE = 2
 """Kafka's number for configuration that belongs to a topic."""
 
 
-class BrokerSilent(Exception):  # noqa: N818 - what was seen; the caller decides what it means
+class BrokerSilent(Exception):
     """A broker could not be reached, or did not answer in time."""
 
 

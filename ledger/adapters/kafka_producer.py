@@ -27,7 +27,7 @@ from ledger.turn import Offset, Partition
 
 BATCH_BYTES_MAX = 768 * 1024
 """One batch: below the broker's default limit of 1 MiB for it, and above one content chunk."""
-RETIRED_DRAIN_S = 5.0
+RETIRED_DRAIN_S = 2.0
 """How long a replaced producer may go on with what it was given."""
 RETIRED_STOP_S = 10.0
 """How long closing its connections may take; ``stop()`` hangs on a paused broker."""

@@ -39,7 +39,7 @@ LIFECYCLE_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
 """Lifecycle facts are acted on within seconds and can be derived from the log again; a month is for people who look."""
 FOR_EVER = -1
 CREATE_TIMEOUT_MS = 30_000
-"""For the creation of all five: a controller takes milliseconds per partition, and nobody waits for it but an operator."""
+"""For the creation of all five: a controller takes milliseconds per partition, and only an operator waits for it."""
 
 _EVERY_TOPIC = {
     # The one clock that no producer can set.

@@ -46,10 +46,10 @@ async def admin(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
         await client.close()
 
 
-async def trim(settings: KafkaSettings, partition: Partition, before: int, *, topic: str = TURNS) -> None:
+async def trim(settings: KafkaSettings, partition: Partition, before: int) -> None:
     """Remove the records below ``before``, as retention does."""
     async with admin(settings) as client:
-        await client.delete_records({TopicPartition(settings.topic(topic), partition): RecordsToDelete(before)})
+        await client.delete_records({TopicPartition(settings.topic(TURNS), partition): RecordsToDelete(before)})
 
 
 async def recreate(settings: KafkaSettings) -> None:
@@ -60,7 +60,10 @@ async def recreate(settings: KafkaSettings) -> None:
     nodes = KafkaNodes(settings)
     for name in names:
         # Until the broker has forgotten a deleted topic, it says that the topic exists.
-        while not (await nodes.metadata_of_any(name))[1].error_code:
+        while True:
+            _, metadata = await nodes.metadata_of_any(name)
+            if metadata.error_code:
+                break
             await asyncio.sleep(0.02)
     await nodes.close()
     assert len(await create_topics(settings, partition_count=PARTITION_COUNT, replication_factor=1)) == len(names)

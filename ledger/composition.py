@@ -1,0 +1,120 @@
+"""Composition roots of the library: which adapters make a ledger. Nothing else in ``ledger`` imports ``adapters``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_content import KafkaContentStore
+from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.rocks import RocksViewStore
+from ledger.alias import AliasKey
+from ledger.errors import InvalidInput
+from ledger.keeper import Keeper
+from ledger.ledger import Ledger, wall_clock_ms
+from ledger.log import Record
+from ledger.policy import Policy
+from ledger.settings import LedgerSettings
+from ledger.verdict import Outcome
+
+ALIAS_KEY_FILE = "alias.key"
+"""In an embedded ledger's directory: hex of 32 random bytes, made once, readable by its owner only."""
+
+
+def embedded_alias_key(directory: Path) -> AliasKey:
+    """Return the embedded ledger's alias key, made when there is none yet. Raises ``InvalidInput`` for a damaged
+    one."""
+    path = directory / ALIAS_KEY_FILE
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        try:
+            return AliasKey(bytes.fromhex(path.read_text().strip()))
+        except ValueError:
+            raise InvalidInput("alias_key", f"{path} does not hold hexadecimal digits; restore it") from None
+    key = secrets.token_bytes(32)
+    with os.fdopen(handle, "w") as file:
+        file.write(key.hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return AliasKey(key)
+
+
+async def open_embedded(
+    directory: Path,
+    *,
+    policy: Policy | None = None,
+    settings: LedgerSettings | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    on_outcome: Callable[[Record, Outcome], None] | None = None,
+) -> Ledger:
+    """Open the ledger of one process in ``directory``, made on first use; it expires and erases by itself.
+
+    ``policy`` is for a new ledger only; an existing one keeps its own. Raises ``StateDirectoryLocked`` when another
+    process has it open, ``StoreFailed`` when it cannot be read.
+    """
+    alias_key = embedded_alias_key(directory)
+    database = EmbeddedDatabase(directory / "log")
+    try:
+        store = RocksViewStore(directory / "view")
+    except BaseException:
+        await database.close()
+        raise
+    contents = EmbeddedContentStore(database, now_ms=now_ms)
+    ledger = Ledger(
+        EmbeddedLog(database, now_ms=now_ms),
+        contents,
+        store,
+        alias_key,
+        settings=settings,
+        now_ms=now_ms,
+        on_outcome=on_outcome,
+        keeper=lambda reader, replica: Keeper(contents, reader, replica, sweeps=contents.listed, purge=database.purge),
+        on_close=database.close,
+    )
+    await ledger.start(format_policy=policy or Policy())
+    return ledger
+
+
+async def open_kafka(
+    kafka: KafkaSettings,
+    directory: Path,
+    alias_key: AliasKey,
+    *,
+    settings: LedgerSettings | None = None,
+    format_policy: Policy | None = None,
+    on_outcome: Callable[[Record, Outcome], None] | None = None,
+) -> Ledger:
+    """Open a replica on Kafka whose rows live in ``directory``.
+
+    The topics must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. Raises
+    ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``.
+    """
+    store = RocksViewStore(directory / "view")
+    try:
+        copies = RocksViewStore(directory / "content")
+    except BaseException:
+        store.close()
+        raise
+    contents = KafkaContentStore(kafka, copies)
+
+    async def close_copies() -> None:
+        copies.close()
+
+    ledger = Ledger(
+        KafkaLog(kafka),
+        contents,
+        store,
+        alias_key,
+        settings=settings,
+        on_outcome=on_outcome,
+        on_close=close_copies,
+    )
+    await contents.start()
+    await ledger.start(format_policy=format_policy)
+    return ledger
