@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.errors import InvalidInput
 from ledger.turn import Partition, Scope, Selector, SelectorKind
@@ -19,8 +20,23 @@ ALIAS_KEY_BYTES_MIN = 16
 ALIAS_KEY_BYTES_MAX = 64
 
 
+SCOPES_KEPT_MAX = 10_000
+"""Scopes whose digests are kept, about 1 KB each: more than the principals active at one moment."""
+
+if TYPE_CHECKING:
+    Blake2b = hashlib.blake2b  # The type is not named at run time.
+
+
 def _join(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+class ScopeDigests(NamedTuple):
+    """What is computed once per scope: its digests, and hashers that have already taken the scope in."""
+
+    principal: bytes
+    scope: bytes
+    aliases: dict[SelectorKind, Blake2b]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +44,42 @@ class AliasKey:
     """The secret that makes digests; 16 to 64 bytes."""
 
     secret: bytes = field(repr=False)
+    _scopes: dict[Scope, ScopeDigests] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not ALIAS_KEY_BYTES_MIN <= len(self.secret) <= ALIAS_KEY_BYTES_MAX:
             raise InvalidInput("alias_key", f"must have {ALIAS_KEY_BYTES_MIN} to {ALIAS_KEY_BYTES_MAX} bytes")
 
-    def _digest(self, person: bytes, size: int, *parts: bytes) -> bytes:
-        return hashlib.blake2b(_join(*parts), digest_size=size, key=self.secret, person=person).digest()
+    def _hasher(self, person: bytes, size: int, *parts: bytes) -> Blake2b:
+        return hashlib.blake2b(_join(*parts), digest_size=size, key=self.secret, person=person)
+
+    def _of(self, scope: Scope) -> ScopeDigests:
+        digests = self._scopes.get(scope)
+        if digests is None:
+            if len(self._scopes) >= SCOPES_KEPT_MAX:
+                self._scopes.clear()
+            namespace, route, principal = scope.namespace.encode(), scope.route.encode(), scope.principal.encode()
+            digests = self._scopes[scope] = ScopeDigests(
+                principal=self._hasher(b"tl.principal", DIGEST_BYTES, namespace, principal).digest(),
+                scope=self._hasher(b"tl.scope", DIGEST_BYTES, namespace, route, principal).digest(),
+                aliases={
+                    kind: self._hasher(b"tl.alias", DIGEST_BYTES, namespace, route, principal, bytes([kind]))
+                    for kind in SelectorKind
+                },
+            )
+        return digests
 
     def check_value(self) -> bytes:
         """Return 16 bytes that tell two keys apart without telling the key."""
-        return self._digest(b"tl.check", 16)
+        return self._hasher(b"tl.check", 16).digest()
 
     def principal(self, scope: Scope) -> bytes:
         """Return the digest of namespace and principal: what decides the partition."""
-        return self._digest(b"tl.principal", DIGEST_BYTES, scope.namespace.encode(), scope.principal.encode())
+        return self._of(scope).principal
 
     def scope(self, scope: Scope) -> bytes:
         """Return the digest of the whole scope: the first part of content keys."""
-        return self._digest(
-            b"tl.scope", DIGEST_BYTES, scope.namespace.encode(), scope.route.encode(), scope.principal.encode()
-        )
+        return self._of(scope).scope
 
     def alias(self, selector: Selector) -> bytes:
         """Return the alias: scope, selector kind and opaque ID."""
@@ -56,38 +87,25 @@ class AliasKey:
 
     def alias_of(self, scope: Scope, kind: SelectorKind, opaque_id: str) -> bytes:
         """Return the alias of an ID that was checked already."""
-        return self._digest(
-            b"tl.alias",
-            DIGEST_BYTES,
-            scope.namespace.encode(),
-            scope.route.encode(),
-            scope.principal.encode(),
-            bytes([kind]),
-            opaque_id.encode(),
-        )
+        hasher = self._of(scope).aliases[kind].copy()
+        hasher.update(_join(opaque_id.encode()))
+        return hasher.digest()
 
     def event_id(self, scope: Scope, event_id: str) -> bytes:
         """Return 16 bytes naming one append of one principal."""
-        return self._digest(b"tl.event", 16, scope.namespace.encode(), scope.principal.encode(), event_id.encode())
+        return self._hasher(b"tl.event", 16, self._of(scope).principal, event_id.encode()).digest()
 
     def abandonment(self, scope: Scope, event_id: str) -> bytes:
         """Return 16 bytes naming the abandonment of an append: every attempt to abandon it is one event."""
-        return self._digest(b"tl.abandon", 16, scope.namespace.encode(), scope.principal.encode(), event_id.encode())
+        return self._hasher(b"tl.abandon", 16, self._of(scope).principal, event_id.encode()).digest()
 
     def turn_id(self, scope: Scope, turn_id: str) -> bytes:
         """Return 16 bytes naming one started turn of one principal."""
-        return self._digest(b"tl.turn", 16, scope.namespace.encode(), scope.principal.encode(), turn_id.encode())
+        return self._hasher(b"tl.turn", 16, self._of(scope).principal, turn_id.encode()).digest()
 
     def idempotency_key(self, scope: Scope, key: str) -> bytes:
         """Return the digest of a client's idempotency key within its scope."""
-        return self._digest(
-            b"tl.idempotency",
-            DIGEST_BYTES,
-            scope.namespace.encode(),
-            scope.route.encode(),
-            scope.principal.encode(),
-            key.encode(),
-        )
+        return self._hasher(b"tl.idempotency", DIGEST_BYTES, self._of(scope).scope, key.encode()).digest()
 
 
 def partition_of(principal_digest: bytes, partition_count: int) -> Partition:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ledger.content import ContentRef
 from ledger.errors import InvalidInput
 from ledger.rows import Fate
@@ -47,8 +49,7 @@ class Token:
         return cls(Partition(int(partition)), Offset(int(offset)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The ID is known and lives."""
 
     kind: SelectorKind
@@ -69,21 +70,19 @@ class Found:
     conversation_id: str | None = None
     turn_id_digest: bytes | None = None
     """Responses that were started: which turn."""
-    metadata: ContentRef | None = field(default=None, repr=False)
+    metadata: ContentRef | None = None
     """Conversations only: where their metadata is."""
-    history: History | None = field(default=None, repr=False)
+    history: History | None = None
     """When it was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
     """The ID never existed here, as far as anybody remembers; said only by a view that has caught up."""
 
     kind: SelectorKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
     """The ID existed: why it is gone, and since when."""
 
     kind: SelectorKind
@@ -125,8 +124,7 @@ class History:
         return [item for entry in self.entries for item in (*entry.input, *entry.output)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the log decided about a commit."""
 
     code: Code

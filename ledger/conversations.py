@@ -36,6 +36,7 @@ from ledger.turn import (
     Selector,
     SelectorKind,
     check_item_ids,
+    check_owner,
     checked_int,
     checked_text,
 )
@@ -87,6 +88,7 @@ class Conversations:
         """Create a conversation, with metadata and first items if given, all in one event."""
         _expect_kind(selector, SelectorKind.CONVERSATION)
         check_item_ids(item_ids)
+        check_owner(owner)
         if owner.native and (metadata or items):
             raise InvalidInput("items", "and metadata of a native conversation live at its owner only")
         if item_ids and not items:

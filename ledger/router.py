@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from ledger import codec
 from ledger.alias import CONTROL_KEY, DIGEST_VERSION, AliasKey, record_key

@@ -10,6 +10,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
+import msgspec
+
 from ledger.errors import InvalidInput, TooLarge
 
 Partition = NewType("Partition", int)
@@ -123,9 +125,8 @@ class Selector:
         checked_text(f"{self.kind.name.lower()}_id", self.id, ID_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """Who holds the state that a continuation needs."""
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds the state that a continuation needs. Checked where a caller hands it in (``check_owner``)."""
 
     native: bool
     """True: only ``target`` can continue. False: the ledger holds the items, ``target`` is only a hint."""
@@ -135,10 +136,16 @@ class Owner:
     """Digest of the target's endpoint and account, never the secret; up to 32 bytes. A change of it is a change of
     owner."""
 
-    def __post_init__(self) -> None:
-        checked_text("owner.target", self.target, TARGET_BYTES_MAX)
-        if len(self.digest) > 32:
-            raise TooLarge("owner.digest", "has more than 32 bytes")
+
+def check_owner(owner: Owner) -> None:
+    """Refuse an owner with an invalid target name or a digest of more than 32 bytes."""
+    if not isinstance(owner.native, bool):
+        raise InvalidInput("owner.native", "must be true or false")
+    checked_text("owner.target", owner.target, TARGET_BYTES_MAX)
+    if not isinstance(owner.digest, bytes):
+        raise InvalidInput("owner.digest", "must be bytes")
+    if len(owner.digest) > 32:
+        raise TooLarge("owner.digest", "has more than 32 bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +206,7 @@ class Turn:
         checked_int("expected_revision", self.expected_revision, 0, INT64_MAX, optional=True)
         checked_int("read_revision", self.read_revision, 0, INT64_MAX, optional=True)
         check_item_ids(self.item_ids)
+        check_owner(self.owner)
         if self.conversation_id is not None and self.previous_response_id is not None:
             raise InvalidInput("previous_response_id", "cannot be given together with conversation_id")
         if self.conversation_id is None and self.expected_revision is not None:

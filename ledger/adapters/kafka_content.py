@@ -119,6 +119,8 @@ class KafkaContentStore:
         """Begin copying. Returns at once; reads wait until the copy has come far enough."""
         assert not self._tasks, "a content store is started once"
         self._tasks = [asyncio.create_task(self._keep_copying()), asyncio.create_task(self._keep_checking())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def put(
         self, partition: Partition, scope: bytes, content_id: bytes, chunks: Sequence[bytes], *, timeout_s: float
@@ -223,6 +225,12 @@ class KafkaContentStore:
                 self._problem = str(error)
             _log.warning("The copy of %s begins again: %s", self._topic, self._problem)
             await asyncio.sleep(RETRY_S)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Show a defect of ours: these tasks end only when they are cancelled."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._problem = f"stopped by {type(error).__name__}; restart the process"
+            _log.error("The copy of %s has stopped", self._topic, exc_info=error)
 
     async def _follow(self) -> None:
         manifest = await self._leaders.manifest(timeout_s=ASK_TIMEOUT_S)

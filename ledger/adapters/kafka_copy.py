@@ -43,9 +43,13 @@ class ContentCopy:
         self._encoder = msgspec.msgpack.Encoder()
 
     def load(self, partition: Partition) -> CopyState | None:
-        """Return the partition's state; None if there is no copy. Raises ``StoreFailed``."""
+        """Return the partition's state; None if there is no copy that can be used. Raises ``StoreFailed``."""
         row = self._store.get(_state_key(partition))
-        return None if row is None else self._decoder.decode(row)
+        try:
+            return None if row is None else self._decoder.decode(row)
+        except msgspec.DecodeError:
+            # Written by another release. The copy holds nothing that cannot be read again.
+            return None
 
     def save(self, states: dict[Partition, CopyState]) -> None:
         """Write states without chunks. Raises ``StoreFailed``."""

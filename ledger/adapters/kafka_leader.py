@@ -26,7 +26,8 @@ from ledger.turn import Partition, Position
 
 NO_LEADER = -1
 """Kafka's number for the leader of a partition that has none."""
-_UNKNOWN_TOPIC = 3
+UNKNOWN_TOPIC = 3
+"""Kafka's error number for a topic that does not exist."""
 _OFFSET_UNKNOWN = -1
 
 
@@ -159,7 +160,7 @@ class KafkaLeaders:
         node, metadata = await self._nodes.metadata_of_any(self._topic)
         if metadata.error_code:
             self._known = None
-            if metadata.error_code == _UNKNOWN_TOPIC:
+            if metadata.error_code == UNKNOWN_TOPIC:
                 return None
             raise BrokerSilent(f"the brokers answered with error {metadata.error_code}")
         self._known = _newest(self._known, metadata)

@@ -22,6 +22,8 @@ from ledger.adapters.kafka_wire import TopicMetadata, TopicMetadataRequest, topi
 SILENT_S = 3.0
 """How long a broker that failed is asked last: longer than a request timeout, shorter than a restart."""
 
+CLOSE_TIMEOUT_S = 2.0
+"""How long unsent bytes may hold up the end of a connection, as they do on a paused broker."""
 _TOPIC_RESOURCE = 2
 """Kafka's number for configuration that belongs to a topic."""
 
@@ -94,10 +96,10 @@ class KafkaNodes:
         for task in self._opening.values():
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        for node in list(self._connections):
-            self._drop(node)
-        # The transports are closed by callbacks of the next turns of the loop.
-        await asyncio.sleep(0)
+        closing = [connection.close(reason=CloseReason.SHUTDOWN) for connection in self._connections.values()]
+        self._connections.clear()
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_TIMEOUT_S)
 
     async def _connection(self, node: int) -> AIOKafkaConnection:
         connection = self._connections.get(node)

@@ -170,14 +170,18 @@ class KafkaAppender:
             settle(entries, metadata)
 
     async def _answer(self, producer: AIOKafkaProducer, sent: asyncio.Future[RecordMetadata]) -> RecordMetadata:
-        while True:
-            await asyncio.wait([sent], timeout=self._settings.producer_stall_s)
-            if sent.done():
-                return sent.result()
-            # The broker may be away, or this producer may be stuck. Once another one has connected, it is the latter
-            # or as good as; this one is then retired, which ends the wait.
-            if self._producer is producer:
-                self._start_producer()
+        try:
+            while True:
+                await asyncio.wait([sent], timeout=self._settings.producer_stall_s)
+                if sent.done():
+                    return sent.result()
+                # The broker may be away, or this producer may be stuck. Once another one has connected, it is the
+                # latter or as good as; this one is then retired, which ends the wait.
+                if self._producer is producer:
+                    self._start_producer()
+        finally:
+            # Without effect on the batch; whatever becomes of it now is nobody's.
+            sent.cancel()
 
     def _replace(self, producer: AIOKafkaProducer, error: KafkaError) -> None:
         if self._producer is producer:

@@ -84,10 +84,10 @@ class KafkaTail:
 
     async def next(self, wait_s: float) -> list[RecordBatch]:
         """See ``Tail.next``."""
-        if self._closed:
-            raise Unavailable("closed", "the tail was closed")
         deadline = time.monotonic() + wait_s
         while True:
+            if self._closed:
+                raise Unavailable("closed", "the tail was closed")
             left_s = deadline - time.monotonic()
             try:
                 found = await self._consumer.getmany(

@@ -7,12 +7,14 @@ has.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.protocol.admin import CreateTopicsRequest
 
+from ledger.adapters.kafka_leader import NO_LEADER, UNKNOWN_TOPIC
 from ledger.adapters.kafka_nodes import BrokerSilent, KafkaNodes
 from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS, KafkaSettings
 from ledger.adapters.kafka_wire import TopicMetadata
@@ -68,7 +70,6 @@ _AT_LEAST = frozenset({"min.compaction.lag.ms", "delete.retention.ms", "max.mess
 """Settings of which more is fine."""
 _AT_MOST = frozenset({"max.compaction.lag.ms", "segment.ms"})
 """Settings of which less is fine."""
-_UNKNOWN_TOPIC = 3
 
 
 def in_sync_min(replication_factor: int) -> int:
@@ -94,55 +95,43 @@ async def create_topics(
     ``overrides`` changes configuration by topic name without prefix. Raises ``Unavailable`` when the cluster cannot be
     reached or refuses.
     """
-    topics = [
-        NewTopic(
-            settings.topic(name),
-            partition_count,
-            replication_factor,
-            topic_configs={**topic_settings(name, replication_factor), **(overrides or {}).get(name, {})},
-        )
-        for name in _SETTINGS
-    ]
-    client = AIOKafkaAdminClient(**{**settings.client_options(), "request_timeout_ms": CREATE_TIMEOUT_MS})
+    topics = []
+    for name in _SETTINGS:
+        configs = {**topic_settings(name, replication_factor), **(overrides or {}).get(name, {})}
+        topics.append((settings.topic(name), partition_count, replication_factor, [], list(configs.items())))
+    patient = dataclasses.replace(settings, end_request_timeout_ms=CREATE_TIMEOUT_MS)
+    nodes = KafkaNodes(patient)
     try:
-        await client.start()
-        response: Any = await client.create_topics(topics)
-    except (KafkaError, OSError) as error:
-        raise Unavailable("broker", f"the topics could not be created: {type(error).__name__} {error}") from error
-    finally:
-        await client.close()
-    created = []
-    for topic, error_code, message in response.topic_errors:
-        if error_code == 0:
-            created.append(topic)
-        elif error_code != TopicAlreadyExistsError.errno:
-            raise Unavailable("broker", f"{topic} could not be created: {message or for_code(error_code).__name__}")
-    await _wait_until_led(settings)
-    return created
-
-
-async def _wait_until_led(settings: KafkaSettings) -> None:
-    """Return when a broker names a leader for every partition; the answer to a creation comes a little before that."""
-    nodes = KafkaNodes(settings)
-    try:
+        node, _ = await nodes.metadata_of_any(settings.topic(TURNS))
+        # Any broker hands this on to the controller (KIP-590).
+        request = CreateTopicsRequest(topics, CREATE_TIMEOUT_MS, validate_only=False)
+        response = await nodes.send(node, request)
+        created = []
+        for topic, error_code, message in response.topic_errors:
+            if error_code == 0:
+                created.append(topic)
+            elif error_code != TopicAlreadyExistsError.errno:
+                raise Unavailable("broker", f"{topic} was not created: {message or for_code(error_code).__name__}")
         async with asyncio.timeout(CREATE_TIMEOUT_MS / 1000):
             for name in _SETTINGS:
-                while True:
-                    if await _is_led(nodes, settings.topic(name)):
-                        break
-                    await asyncio.sleep(settings.retry_backoff_ms / 1000)
+                await _wait_until_led(nodes, settings.topic(name), settings.retry_backoff_ms / 1000)
+    except BrokerSilent as error:
+        raise Unavailable("broker", f"the topics could not be created: {error}") from error
     except TimeoutError:
         raise Unavailable("leader", "the topics were created, but not every partition has a leader") from None
     finally:
         await nodes.close()
+    return created
 
 
-async def _is_led(nodes: KafkaNodes, topic: str) -> bool:
-    try:
+async def _wait_until_led(nodes: KafkaNodes, topic: str, interval_s: float) -> None:
+    """Return when a broker names a leader for every partition; the answer to a creation comes a little before that."""
+    while True:
         _, metadata = await nodes.metadata_of_any(topic)
-    except BrokerSilent:
-        return False
-    return bool(metadata.partitions) and all(partition.leader >= 0 for partition in metadata.partitions.values())
+        partitions = metadata.partitions.values()
+        if partitions and all(partition.leader != NO_LEADER for partition in partitions):
+            return
+        await asyncio.sleep(interval_s)
 
 
 async def check_topics(
@@ -162,7 +151,7 @@ async def check_topics(
         for name in _SETTINGS:
             topic = settings.topic(name)
             node, metadata = await nodes.metadata_of_any(topic)
-            if metadata.error_code == _UNKNOWN_TOPIC:
+            if metadata.error_code == UNKNOWN_TOPIC:
                 problems.append(f"{topic} does not exist")
                 continue
             if metadata.error_code:

@@ -37,6 +37,11 @@ async def when_healed(call: Callable[[], Awaitable[Answer]]) -> Answer:
                 await asyncio.sleep(0.05)
 
 
+async def topics_on(cluster: Cluster, *, replication_factor: int = 1) -> KafkaSettings:
+    """Make topics, also when the cluster is only just coming back from what the test before did to it."""
+    return await when_healed(lambda: made_topics(cluster.bootstrap, replication_factor=replication_factor))
+
+
 @pytest.fixture
 def paused(fragile_cluster: Cluster) -> Iterator[Callable[[], None]]:
     """Pause the broker when called; it runs again after the test."""
@@ -48,7 +53,7 @@ def paused(fragile_cluster: Cluster) -> Iterator[Callable[[], None]]:
 async def test_append_to_a_paused_broker_is_uncertain_at_its_deadline_and_lands_once(
     fragile_cluster: Cluster, paused: Callable[[], None]
 ) -> None:
-    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    log = KafkaLog(await topics_on(fragile_cluster))
     await append(log, 1)
     paused()
     began = time.monotonic()
@@ -75,7 +80,7 @@ async def test_append_to_a_paused_broker_is_uncertain_at_its_deadline_and_lands_
 async def test_log_is_closed_in_bounded_time_while_the_broker_is_paused(
     fragile_cluster: Cluster, paused: Callable[[], None]
 ) -> None:
-    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    log = KafkaLog(await topics_on(fragile_cluster))
     await append(log, 1)
     tail = await log.tail({P0: Position(0)})
     await tail.next(TIMEOUT_S)
@@ -89,7 +94,7 @@ async def test_log_is_closed_in_bounded_time_while_the_broker_is_paused(
 
 
 async def test_log_works_again_after_its_broker_was_killed_and_started(fragile_cluster: Cluster) -> None:
-    log = KafkaLog(await made_topics(fragile_cluster.bootstrap))
+    log = KafkaLog(await topics_on(fragile_cluster))
     await append(log, 2)
     tail = await log.tail({P0: Position(0)})
     await read_to(tail, P0, Position(2))
@@ -112,7 +117,7 @@ async def test_log_works_again_after_its_broker_was_killed_and_started(fragile_c
 async def test_content_copy_goes_on_after_its_broker_was_paused(
     fragile_cluster: Cluster, paused: Callable[[], None]
 ) -> None:
-    settings = await made_topics(fragile_cluster.bootstrap)
+    settings = await topics_on(fragile_cluster)
     writer, reader = KafkaContentStore(settings, MemoryViewStore()), KafkaContentStore(settings, MemoryViewStore())
     await writer.start()
     await reader.start()
@@ -153,7 +158,7 @@ def three_brokers() -> Iterator[Cluster]:
 
 
 async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_brokers: Cluster) -> None:
-    settings = await made_topics(three_brokers.bootstrap, replication_factor=3)
+    settings = await topics_on(three_brokers, replication_factor=3)
     nodes = KafkaNodes(settings)
     _, metadata = await nodes.metadata_of_any(settings.topic("turns"))
     leader = metadata.partitions[P0].leader

@@ -7,16 +7,18 @@ import pytest
 from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.view import ViewStore
-from tests.contracts import harness
+from tests.contracts import harness, kafka_harness
 from tests.contracts.harness import ContentFactory, ContentHarness, LogFactory, LogHarness
 
 LOGS: dict[str, LogFactory] = {
     "memory": harness.memory_log,
     "embedded": harness.embedded_log,
+    "kafka": kafka_harness.kafka_log,
 }
 CONTENTS: dict[str, ContentFactory] = {
     "memory": harness.memory_content,
     "embedded": harness.embedded_content,
+    "kafka": kafka_harness.kafka_content,
 }
 
 

@@ -1,0 +1,154 @@
+"""A replica's view on its own: what it holds, and how it is made anew from the log.
+
+Only a view that nobody has open can be looked at or rebuilt here; a service answers for its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.adapters.embedded import EmbeddedDatabase, EmbeddedLog
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.rocks import RocksViewStore
+from ledger.errors import InvalidInput, StoreFailed
+from ledger.ledger import wall_clock_ms
+from ledger.log import EventLog
+from ledger.outbox import Outbox
+from ledger.replica import Replica
+from ledger.rows import Rows
+from ledger.turn import Partition, Position
+from ledger.view import ViewStore
+
+LOG, VIEW, CONTENT = "log", "view", "content"
+"""Directories of a state directory: an embedded ledger has the first two, a replica on Kafka the last two."""
+DISCARDED = "view.discarded"
+"""The old view while its successor is made; what a crash leaves of it goes with the next rebuild."""
+PROGRESS_INTERVAL_S = 0.1
+START_TIMEOUT_S = 30.0
+"""For the log's manifest and ends; folding itself takes as long as it takes."""
+Progress = Callable[[int, int], None]
+"""Called with the records folded so far and the records there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """Where the fold of one partition stands in a view."""
+
+    partition: Partition
+    ledger_id: str
+    position: Position
+    end: Position | None
+    """Of the log; None: the log was not asked."""
+    clock_ms: int
+    generation: int
+    quarantined: int
+
+
+def is_embedded(directory: Path) -> bool:
+    """Return whether a state directory is an embedded ledger's. Raises ``InvalidInput`` when it is no state
+    directory."""
+    if (directory / LOG).is_dir():
+        return True
+    if not (directory / VIEW).is_dir():
+        raise InvalidInput("directory", f"{directory} holds no ledger and no view")
+    return False
+
+
+@asynccontextmanager
+async def log_of(directory: Path, kafka: KafkaSettings | None) -> AsyncIterator[EventLog]:
+    """Open the log that a state directory's view is folded from, so that nobody else opens the view meanwhile.
+
+    Raises ``StateDirectoryLocked`` when a process has the directory open, ``InvalidInput`` without ``kafka`` for a
+    replica on Kafka.
+    """
+    async with AsyncExitStack() as stack:
+        log: EventLog
+        if is_embedded(directory):
+            database = EmbeddedDatabase(directory / LOG)
+            stack.push_async_callback(database.close)
+            log = EmbeddedLog(database, now_ms=wall_clock_ms)
+        elif kafka is None:
+            raise InvalidInput("bootstrap", f"{directory} is the view of a replica on Kafka; name its brokers")
+        else:
+            # A process opens the view and then the contents; it gives the view up again when it gets no further.
+            stack.callback(RocksViewStore(directory / CONTENT).close)
+            log = KafkaLog(kafka)
+        stack.push_async_callback(log.close)
+        yield log
+
+
+@contextmanager
+def view_of(directory: Path) -> Iterator[ViewStore]:
+    """Open the view of a state directory. Raises ``StateDirectoryLocked``, and ``StoreFailed`` when there is none."""
+    store = RocksViewStore(directory / VIEW, create=False)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+async def statuses(store: ViewStore, log: EventLog | None) -> list[PartitionStatus]:
+    """Return where each partition of a view stands, and where its log ends."""
+    rows = [Rows(store, Partition(0))]
+    rows += [Rows(store, Partition(number)) for number in range(1, rows[0].meta.partition_count)]
+    return [
+        PartitionStatus(
+            partition=partition_rows.partition,
+            ledger_id=partition_rows.meta.ledger_id.hex(),
+            position=partition_rows.position,
+            end=None if log is None else await log.end(partition_rows.partition, timeout_s=START_TIMEOUT_S),
+            clock_ms=partition_rows.meta.clock_ms,
+            generation=partition_rows.meta.generation,
+            quarantined=partition_rows.meta.quarantined,
+        )
+        for partition_rows in rows
+    ]
+
+
+async def rebuild(directory: Path, log: EventLog, progress: Progress) -> int:
+    """Replace the view by one folded from the beginning of ``log``; return how many records that took.
+
+    Abandonments that still wait to be written are carried over: they are not in the log yet. Raises
+    ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
+    """
+    manifest = await log.manifest(timeout_s=START_TIMEOUT_S)
+    view, discarded = directory / VIEW, directory / DISCARDED
+    shutil.rmtree(discarded, ignore_errors=True)
+    waiting = []
+    # A view that cannot be read any more is a reason to rebuild it, not to refuse.
+    with suppress(StoreFailed), view_of(directory) as old:
+        waiting = list(Outbox(old).entries(manifest.partition_count))
+    if view.exists():
+        view.rename(discarded)
+    store = RocksViewStore(view)
+    try:
+        outbox = Outbox(store)
+        for partition, event in waiting:
+            outbox.put(partition, event)
+        return await _fold_all(Replica(log, store), log, progress)
+    finally:
+        store.close()
+        shutil.rmtree(discarded, ignore_errors=True)
+
+
+async def _fold_all(replica: Replica, log: EventLog, progress: Progress) -> int:
+    await replica.start(timeout_s=START_TIMEOUT_S)
+    try:
+        partitions = [Partition(number) for number in range(replica.partition_count)]
+        ends = {partition: await log.end(partition, timeout_s=START_TIMEOUT_S) for partition in partitions}
+        total = sum(ends.values())
+        while True:
+            positions = {partition: replica.rows(partition).position for partition in partitions}
+            folded = sum(min(position, ends[partition]) for partition, position in positions.items())
+            progress(folded, total)
+            if folded == total:
+                return total
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+    finally:
+        await replica.stop()
