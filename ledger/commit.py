@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +107,7 @@ class Committer:
         alias_key: AliasKey,
         settings: LedgerSettings,
         now_ms: Callable[[], int],
+        new_id: Callable[[], bytes],
     ) -> None:
         self._log = log
         self._contents = contents
@@ -115,6 +115,7 @@ class Committer:
         self._alias_key = alias_key
         self._settings = settings
         self._now_ms = now_ms
+        self._new_id = new_id
         self._outbox = Outbox(replica.store)
         self._background: set[asyncio.Task[None]] = set()
         self._abandoning: asyncio.Task[None] | None = None
@@ -245,8 +246,7 @@ class Committer:
                 raise TooLarge("content", f"has {size_bytes} bytes, above the policy's {name}")
         timeout_s = max(0.001, deadline_s - asyncio.get_running_loop().time())
         scope_digest = self._alias_key.scope(scope)
-        content_id = secrets.token_bytes(16)
-        ref = await self._contents.put(partition, scope_digest, content_id, chunks, timeout_s=timeout_s)
+        ref = await self._contents.put(partition, scope_digest, self._new_id(), chunks, timeout_s=timeout_s)
         return replace(ref, size_bytes=size_bytes)
 
     async def _append(

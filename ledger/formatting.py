@@ -7,7 +7,6 @@ two processes that format at once agree: the log's order decides.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 
 from ledger import codec
@@ -28,19 +27,26 @@ class Formatter:
     """Writes the records that concern whole partitions."""
 
     def __init__(
-        self, log: EventLog, replica: Replica, barrier: Barrier, alias_key: AliasKey, now_ms: Callable[[], int]
+        self,
+        log: EventLog,
+        replica: Replica,
+        barrier: Barrier,
+        alias_key: AliasKey,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], bytes],
     ) -> None:
         self._log = log
         self._replica = replica
         self._barrier = barrier
         self._alias_key = alias_key
         self._now_ms = now_ms
+        self._new_id = new_id
 
     async def format(self, policy: Policy, *, timeout_s: float) -> bytes:
         """Format every partition that is not; return the ledger ID. Can be run again to finish."""
         check(policy)
         count = self._replica.partition_count
-        ledger_id = await self._format_partition(Partition(0), secrets.token_bytes(16), policy, timeout_s)
+        ledger_id = await self._format_partition(Partition(0), self._new_id(), policy, timeout_s)
         for number in range(1, count):
             await self._format_partition(Partition(number), ledger_id, policy, timeout_s)
         return ledger_id

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -31,6 +32,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def random_id() -> bytes:
+    """Return 16 random bytes: the name of a new content or a new ledger."""
+    return secrets.token_bytes(16)
+
+
 class Ledger:
     """One process's ledger. ``start`` before use, ``close`` after; also an async context manager."""
 
@@ -43,6 +49,7 @@ class Ledger:
         *,
         settings: LedgerSettings | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
+        new_id: Callable[[], bytes] = random_id,
         on_outcome: Callable[[Record, Outcome], None] | None = None,
         keeper: Callable[[Reader, Replica], Keeper] | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
@@ -59,9 +66,9 @@ class Ledger:
         self.barrier = Barrier(log, self.replica, request_timeout_s=self.settings.read_index_timeout_s)
         parts: tuple[Any, ...] = (alias_key, self.settings, now_ms)
         self.reader = Reader(log, contents, self.replica, self.barrier, *parts)
-        self.committer = Committer(log, contents, self.replica, *parts)
+        self.committer = Committer(log, contents, self.replica, *parts, new_id)
         self.conversations = Conversations(self.committer, self.reader, self.replica, *parts)
-        self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms)
+        self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms, new_id)
         self._keeper = None if keeper is None else keeper(self.reader, self.replica)
         self._on_close = on_close
         self.ledger_id = b""

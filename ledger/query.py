@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from ledger import codec
@@ -28,6 +29,8 @@ from ledger.replica import Replica
 from ledger.rows import NodeRow, Rows
 from ledger.settings import LedgerSettings
 from ledger.turn import Offset, Owner, Partition, Position, Revision, Scope, Selector, SelectorKind, Status
+
+logger = structlog.get_logger("ledger.query")
 
 HISTORY_LOADS_MAX = 16
 """Contents read at once for one history: hides the latency of each without a long history starving other readers."""
@@ -60,6 +63,7 @@ class Reader:
         self._settings = settings
         self._now_ms = now_ms
         self._ticks: dict[Partition, tuple[float, asyncio.Task[Position]]] = {}
+        self._confirming: dict[Partition, asyncio.Task[None]] = {}
 
     def partition(self, scope: Scope) -> Partition:
         """Return the partition of a scope's principal."""
@@ -84,7 +88,10 @@ class Reader:
         state = self._replica.state(partition)
         alias = self._alias_key.alias(selector)
         is_continuation = selector.kind is SelectorKind.RESPONSE and token is None and not (strong or history)
-        if is_continuation and loop.time() - state.confirmed_at_s <= self._settings.max_staleness_s:
+        age_s = loop.time() - state.confirmed_at_s
+        if is_continuation and age_s <= self._settings.max_staleness_s:
+            if age_s > self._settings.max_staleness_s / 2:
+                self._confirm_soon(partition)
             answer = answer_from(state.rows, selector.kind, alias)
             # A turn that has not ended has no lineage yet, and its owner may still change.
             if isinstance(answer, Found) and answer.lineage and not self._looks_due(answer):
@@ -98,6 +105,20 @@ class Reader:
         if history and isinstance(answer, Found):
             return await self._with_history(partition, selector.kind, alias, answer, deadline_s)
         return answer
+
+    def _confirm_soon(self, partition: Partition) -> None:
+        """Confirm the end of a partition in the background, before a continuation has to wait for it."""
+        if partition not in self._confirming:
+            self._confirming[partition] = asyncio.create_task(self._confirm(partition))
+
+    async def _confirm(self, partition: Partition) -> None:
+        try:
+            await self._barrier.pass_through(partition, timeout_s=self._settings.read_timeout_s)
+        except Unavailable as error:
+            # The next look-up finds the confirmation too old, asks itself, and tells its caller.
+            logger.info("confirmation_failed", partition=partition, reason=error.reason)
+        finally:
+            del self._confirming[partition]
 
     async def _through_barrier(
         self, partition: Partition, kind: SelectorKind, alias: bytes, deadline_s: float
@@ -161,8 +182,8 @@ class Reader:
         return ticked
 
     async def close(self) -> None:
-        """End ticks that are under way."""
-        tasks = [task for _, task in self._ticks.values()]
+        """End what is under way in the background."""
+        tasks = [*(task for _, task in self._ticks.values()), *self._confirming.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

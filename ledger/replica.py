@@ -34,7 +34,9 @@ TAIL_WAIT_S = 0.5
 RETRY_PAUSE_S = 0.2
 """Between attempts to reach the log or the disk again."""
 SILENCE_MAX_S = 2.0
-"""How long the end may lie beyond the position without any progress before the tail is opened anew."""
+"""How long the end may lie beyond a position while nothing arrives at all before the tail is opened anew."""
+PARTITION_SILENCE_MAX_S = 10.0
+"""The same for one partition while others go on: in a rebuild the broker serves one after the other."""
 MANIFEST_EVERY_S = 30.0
 """How often the log's identity is compared: a recreated topic is otherwise noticed by its records only."""
 LOG_ID_KIND = b"\xfe"
@@ -51,7 +53,9 @@ class PartitionState:
     end_seen: Position = Position(0)
     """Highest end that a validated leader has named."""
     progressed_at_s: float = 0.0
-    """Loop time of the last progress, or when it last had nothing to do."""
+    """Loop time of the last progress."""
+    caught_up_at_s: float = 0.0
+    """Loop time at which it last had nothing to do."""
     confirmed_at_s: float = float("-inf")
     """Loop time before which an end was asked for that the position has reached since."""
     waiters: list[tuple[Position, asyncio.Future[None]]] = field(default_factory=list)
@@ -89,7 +93,7 @@ class Replica:
         now_s = asyncio.get_running_loop().time()
         for number in range(manifest.partition_count):
             partition = Partition(number)
-            state = PartitionState(rows=Rows(self.store, partition), progressed_at_s=now_s)
+            state = PartitionState(rows=Rows(self.store, partition), progressed_at_s=now_s, caught_up_at_s=now_s)
             self._partitions[partition] = state
             self._check_log_id(partition, manifest.log_id)
         self._tasks = [asyncio.create_task(self._tail_forever()), asyncio.create_task(self._watch_forever())]
@@ -336,17 +340,26 @@ class Replica:
         while True:
             await asyncio.sleep(TAIL_WAIT_S)
             now_s = loop.time()
-            for state in self._partitions.values():
-                if state.end_seen <= state.rows.position:
+            behind = [state for state in self._partitions.values() if self._is_behind(state, now_s)]
+            newest_s = max((state.progressed_at_s for state in self._partitions.values()), default=now_s)
+            limit_s = SILENCE_MAX_S if now_s - newest_s > SILENCE_MAX_S else PARTITION_SILENCE_MAX_S
+            silent = [state for state in behind if now_s - max(state.progressed_at_s, state.caught_up_at_s) > limit_s]
+            if silent:
+                logger.warning("tail_silent", partitions=[state.rows.partition for state in silent])
+                self.tail_reopened_count += 1
+                self._reopen.set()
+                for state in silent:
                     state.progressed_at_s = now_s
-                elif state.stopped is None and now_s - state.progressed_at_s > SILENCE_MAX_S:
-                    logger.warning("tail_silent", partition=state.rows.partition, position=state.rows.position)
-                    state.progressed_at_s = now_s
-                    self.tail_reopened_count += 1
-                    self._reopen.set()
             if now_s >= manifest_at_s:
                 manifest_at_s = now_s + MANIFEST_EVERY_S
                 await self.compare_manifest()
+
+    def _is_behind(self, state: PartitionState, now_s: float) -> bool:
+        """Return whether records are known to be missing; a partition that has them all has just progressed."""
+        if state.stopped is None and state.end_seen > state.rows.position:
+            return True
+        state.caught_up_at_s = now_s
+        return False
 
     async def compare_manifest(self) -> None:
         """Stop every partition when the log is not the one that was opened, or has another number of partitions."""

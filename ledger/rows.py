@@ -55,6 +55,9 @@ class Kind:
 
 
 INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Kind.TOMBSTONE})
+WRITTEN_ONCE_KINDS = frozenset({Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING})
+"""Their keys end in the offset of the record that makes them: one made and deleted in the same batch was never
+stored."""
 
 
 class Fate(IntEnum):
@@ -395,7 +398,11 @@ class Rows:
         self._indexes[kind][key] = value
 
     def delete_index(self, kind: bytes, key: bytes) -> None:
-        self._indexes[kind][key] = None
+        entries = self._indexes[kind]
+        if kind in WRITTEN_ONCE_KINDS and entries.get(key) is not None:
+            del entries[key]
+        else:
+            entries[key] = None
 
     def scan(self, kind: bytes, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` entries of an index kind with ``lower <= key < upper``, ascending, changes

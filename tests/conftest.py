@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from broker.launcher import Cluster
+
+# No deadline per example: a slow machine is not a wrong result. The blob repeats a failure anywhere.
+hypothesis.settings.register_profile("tests", deadline=None, print_blob=True, max_examples=100)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("tests"), max_examples=5_000)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

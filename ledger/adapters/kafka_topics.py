@@ -95,7 +95,7 @@ async def create_topics(
     ``overrides`` changes configuration by topic name without prefix. Raises ``Unavailable`` when the cluster cannot be
     reached or refuses.
     """
-    topics = []
+    topics: list[tuple[Any, ...]] = []
     for name in _SETTINGS:
         configs = {**topic_settings(name, replication_factor), **(overrides or {}).get(name, {})}
         topics.append((settings.topic(name), partition_count, replication_factor, [], list(configs.items())))

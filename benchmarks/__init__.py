@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks`` (``make bench``) measures this machine and writes docs/benchmarks.md."""

@@ -1,0 +1,72 @@
+"""Measure everything in one run and write the report: ``python -m benchmarks [--quick]``."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from benchmarks import baseline, in_process, report
+from benchmarks.measure import Figure
+from broker.launcher import Cluster
+from ledger.ledger import Ledger
+
+COMMITS = 20_000
+REBUILT = 150_000
+console = Console()
+
+
+async def run(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
+    """Return all figures; ``scale`` shortens the run."""
+    commits, rebuilt = int(COMMITS * scale), int(REBUILT * scale)
+    settings = await in_process.prepare_kafka(bootstrap, f"bench-{secrets.token_hex(4)}")
+    figures: list[Figure] = []
+
+    def show(entries: list[Figure]) -> None:
+        figures.extend(entries)
+        for entry in entries:
+            latency = "" if entry.p50_ms is None else f"p50 {entry.p50_ms:.3f} ms  p99 {entry.p99_ms:.3f} ms"
+            console.print(f"{entry.name:36} {entry.where:16} {entry.rate_per_s:>12,.0f}/s  {latency}")
+
+    raw = await in_process.prepare_kafka(bootstrap, f"raw-{secrets.token_hex(4)}")
+    show(await baseline.raw_kafka(raw, count=commits))
+    show(baseline.raw_rocks(directory / "raw", count=commits * 5))
+    kinds: list[tuple[str, Callable[[Path], AbstractAsyncContextManager[Ledger]]]] = [
+        ("embedded", in_process.embedded),
+        ("Kafka", lambda path: in_process.kafka(settings, path)),
+    ]
+    for where, opened in kinds:
+        state = directory / where
+        async with opened(state) as ledger:
+            show(await in_process.commits(ledger, where, count=commits))
+            show(await in_process.reads(ledger, where, count=commits))
+            await in_process.fill(ledger, events=rebuilt)
+        if where == "embedded":
+            (state / "view").rename(state / "view.before")
+            show([await in_process.rebuild(opened, state, where)])
+        else:
+            show([await in_process.rebuild(opened, directory / "Kafka again", where)])
+
+    return figures
+
+
+def main() -> None:
+    """Start a broker, measure, write docs/benchmarks.*."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, and nothing written")
+    arguments = parser.parse_args()
+    with Cluster.from_environment() as cluster, tempfile.TemporaryDirectory() as directory:
+        scale = 0.1 if arguments.quick else 1.0
+        figures = uvloop.run(run(cluster.bootstrap, Path(directory), scale=scale))
+        if not arguments.quick:
+            report.write(figures, "Kafka 4 on the same machine, one broker")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Figures of the service in a process of its own, called over loopback HTTP by this one."""
