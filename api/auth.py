@@ -76,16 +76,19 @@ class Caller:
             route=_chosen("route", route, self.routes),
         )
 
-    def principal_scopes(self, principal: str | None) -> list[Scope] | None:
-        """Return one scope for each principal whose events a replay may show; None: all of the namespace.
+    def principal_scope(self, principal: str | None) -> Scope:
+        """Return the scope of what concerns a principal on every route; the route in it means nothing.
 
-        The route in them means nothing. Raises ``NotPermitted``.
+        Raises like ``scope``.
         """
-        if principal is None and self.principals is None:
-            return None
-        chosen = self.principals if principal is None else (_chosen("principal", principal, self.principals),)
-        assert chosen is not None, "a token without a list and a request without a principal was answered above"
-        return [Scope(namespace=self.namespace, principal=name, route=LOCAL_ROUTE) for name in chosen]
+        chosen = _chosen("principal", principal, self.principals)
+        return Scope(namespace=self.namespace, principal=chosen, route=LOCAL_ROUTE)
+
+    def principal_scopes(self, principal: str | None) -> list[Scope] | None:
+        """Return one such scope for each principal whose events a replay may show; None: the whole namespace."""
+        if principal is not None:
+            return [self.principal_scope(principal)]
+        return None if self.principals is None else [self.principal_scope(name) for name in self.principals]
 
 
 def _chosen(field: str, named: str | None, allowed: tuple[str, ...] | None) -> str:

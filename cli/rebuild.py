@@ -27,8 +27,9 @@ from ledger.view import ViewStore
 
 LOG, VIEW, CONTENT = "log", "view", "content"
 """Directories of a state directory: an embedded ledger has the first two, a replica on Kafka the last two."""
-DISCARDED = "view.discarded"
-"""The old view while its successor is made; what a crash leaves of it goes with the next rebuild."""
+REBUILT, DISCARDED = "view.rebuilt", "view.discarded"
+"""The new view while it is made, and the old one while it is removed; what a crash leaves of them goes with the next
+rebuild."""
 PROGRESS_INTERVAL_S = 0.1
 START_TIMEOUT_S = 30.0
 """For the log's manifest and ends; folding itself takes as long as it takes."""
@@ -114,27 +115,35 @@ async def statuses(store: ViewStore, log: EventLog | None) -> list[PartitionStat
 async def rebuild(directory: Path, log: EventLog, progress: Progress) -> int:
     """Replace the view by one folded from the beginning of ``log``; return how many records that took.
 
-    Abandonments that still wait to be written are carried over: they are not in the log yet. Raises
-    ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
+    The old view stays until the new one is whole, so a log that no longer begins at its first record (``Unavailable``,
+    ``log_gap``) costs nothing. Abandonments that still wait to be written are carried over: they are not in the log
+    yet. Raises ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
     """
+    view, rebuilt, discarded = directory / VIEW, directory / REBUILT, directory / DISCARDED
     manifest = await log.manifest(timeout_s=START_TIMEOUT_S)
-    view, discarded = directory / VIEW, directory / DISCARDED
-    shutil.rmtree(discarded, ignore_errors=True)
     waiting = []
     # A view that cannot be read any more is a reason to rebuild it, not to refuse.
     with suppress(StoreFailed), view_of(directory) as old:
         waiting = list(Outbox(old).entries(manifest.partition_count))
-    if view.exists():
-        view.rename(discarded)
-    store = RocksViewStore(view)
+    for leftover in (rebuilt, discarded):
+        shutil.rmtree(leftover, ignore_errors=True)
+    store = RocksViewStore(rebuilt)
     try:
         outbox = Outbox(store)
         for partition, event in waiting:
             outbox.put(partition, event)
-        return await _fold_all(Replica(log, store), log, progress)
-    finally:
+        count = await _fold_all(Replica(log, store), log, progress)
+        store.flush()
+    except BaseException:
         store.close()
-        shutil.rmtree(discarded, ignore_errors=True)
+        shutil.rmtree(rebuilt, ignore_errors=True)
+        raise
+    store.close()
+    if view.exists():
+        view.rename(discarded)
+    rebuilt.rename(view)
+    shutil.rmtree(discarded, ignore_errors=True)
+    return count
 
 
 async def _fold_all(replica: Replica, log: EventLog, progress: Progress) -> int:

@@ -6,7 +6,9 @@ state of the live views. It reads up to the end that the log had when it began.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,8 @@ from ledger.view import ViewStore
 
 READ_WAIT_S = 1.0
 """One wait for records that are known to be there."""
+FOLD_RECORDS_MAX = 64
+"""Records folded before the event loop runs again, so that a replay does not hold up the process's other readers."""
 SILENT_WAITS_MAX = 10
 """Waits without any record below the known end before a replay gives up."""
 
@@ -81,7 +85,7 @@ class Replayed:
 
 async def replay(
     log: EventLog, store: ViewStore, partitions: Iterable[Partition], shown: Filter
-) -> AsyncIterator[Replayed]:
+) -> AsyncGenerator[Replayed, None]:
     """Yield the events that ``shown`` selects, partition by partition in log order. ``store`` is scratch space.
 
     Raises ``Unavailable``: ``log_gap`` when the log no longer begins at its first record.
@@ -91,18 +95,21 @@ async def replay(
         if shown.until_offset is not None:
             end = Position(min(end, shown.until_offset + 1))
         rows = Rows(store, partition)
-        async for record in read(log, partition, Position(0), end):
-            if shown.until_ms is not None and record.appended_at_ms > shown.until_ms:
-                break
-            outcome, _ = fold(rows, record)
-            store.write(rows.changes())
-            rows.committed()
-            replayed = _replayed(rows, record, outcome)
-            if _is_shown(replayed, shown):
-                yield replayed
+        async with aclosing(read(log, partition, Position(0), end)) as records:
+            async for record in records:
+                if record.offset % FOLD_RECORDS_MAX == 0:
+                    await asyncio.sleep(0)
+                if shown.until_ms is not None and record.appended_at_ms > shown.until_ms:
+                    break
+                outcome, _ = fold(rows, record)
+                store.write(rows.changes())
+                rows.committed()
+                replayed = _replayed(rows, record, outcome)
+                if _is_shown(replayed, shown):
+                    yield replayed
 
 
-async def read(log: EventLog, partition: Partition, start: Position, end: Position) -> AsyncIterator[Record]:
+async def read(log: EventLog, partition: Partition, start: Position, end: Position) -> AsyncGenerator[Record, None]:
     """Yield the records of a partition from ``start`` up to ``end``."""
     position, silent = start, 0
     if position >= end:

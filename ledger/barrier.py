@@ -8,6 +8,7 @@ earlier may lie below a record that was acknowledged since.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ledger.errors import Unavailable
 from ledger.log import EventLog
@@ -25,6 +26,8 @@ class Barrier:
         self._running: dict[Partition, asyncio.Task[Position]] = {}
         self._next: dict[Partition, asyncio.Task[Position]] = {}
         self.requests_count = 0
+        self.on_passed: Callable[[float], None] | None = None
+        """Gets the seconds that each passing took, for metrics."""
 
     async def pass_through(self, partition: Partition, *, timeout_s: float) -> None:
         """Return when the view holds every record that was acknowledged before this call.
@@ -39,6 +42,8 @@ class Barrier:
         state.end_seen = max(state.end_seen, end)
         await self._replica.reached(partition, end, timeout_s=max(0.0, timeout_s - (loop.time() - began_s)))
         state.confirmed_at_s = max(state.confirmed_at_s, began_s)
+        if self.on_passed is not None:
+            self.on_passed(loop.time() - began_s)
 
     async def _read_index(self, partition: Partition, timeout_s: float) -> Position:
         running = self._running.get(partition)

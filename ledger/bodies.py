@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from ledger.policy import Policy
 from ledger.turn import (
     ID_BYTES_MAX,
     INT64_MAX,
@@ -127,8 +128,12 @@ class AbandonBody(_Request, frozen=True, kw_only=True):
     event_id: Id
 
 
-class ErasureBody(_Change, frozen=True, kw_only=True):
-    """Whom to erase."""
+class ErasureBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whom to erase, on every route."""
+
+    principal: ScopePart | None = None
+    """Needed when the token allows several."""
+    event_id: Id | None = None
 
 
 class ConversationBody(_Change, frozen=True, kw_only=True):
@@ -281,3 +286,20 @@ class LookupsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The results of many look-ups, in the order of the selectors."""
 
     results: list[LookupResult]
+
+
+PolicyChanges = msgspec.defstruct(
+    "PolicyChanges",
+    [(field.name, field.type | msgspec.UnsetType, msgspec.UNSET) for field in msgspec.structs.fields(Policy)],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+"""Fields of the policy to change; those that are absent stay."""
+
+
+class PolicyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy, and the generation that it came with."""
+
+    generation: int
+    policy: dict[str, int | bool]

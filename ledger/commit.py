@@ -23,7 +23,7 @@ from ledger import codec
 from ledger.alias import AliasKey, partition_of, record_key
 from ledger.answer import Token, Verdict
 from ledger.content import ContentRef, ContentStore, encode_content
-from ledger.errors import InvalidInput, TooLarge, Unavailable, Unknown
+from ledger.errors import InvalidInput, StoreFailed, TooLarge, Unavailable, Unknown
 from ledger.event import (
     OwnerRef,
     PrincipalErased,
@@ -194,7 +194,9 @@ class Committer:
             verdict = await self.submit(scope, event_id, event.event_id, lambda _: event, None, timeout_s=timeout_s)
         except (Unknown, Unavailable):
             return None
-        self._outbox.remove(partition, event.event_id)
+        # One that stays is written once more, as a duplicate.
+        with contextlib.suppress(StoreFailed):
+            self._outbox.remove(partition, event.event_id)
         return verdict
 
     async def submit(
@@ -231,9 +233,12 @@ class Committer:
             if content is not None:
                 self._erase_soon(partition, content)
             raise
-        if content is not None and not self._is_taken(partition, outcome, content):
-            self._erase_soon(partition, content)
-        return verdict_of(rows, offset, outcome)
+        try:
+            if content is not None and not is_taken(rows, outcome, content):
+                self._erase_soon(partition, content)
+            return verdict_of(rows, offset, outcome)
+        except StoreFailed as error:
+            raise Unknown(event_id, f"its verdict cannot be read: {error}") from None
 
     async def put_content(
         self, scope: Scope, partition: Partition, document: dict[str, Any], deadline_s: float
@@ -261,19 +266,21 @@ class Committer:
                 await self._log.append(partition, key, value, timeout_s=max(0.001, deadline_s - now_s))
             except AppendUncertain as error:
                 logger.warning("append_uncertain", partition=partition, message=str(error))
+            return await self._folded(event_id, partition, waiter, deadline_s)
+        finally:
+            self._replica.forget(event.event_id, waiter)
+
+    async def _folded(
+        self, event_id: str, partition: Partition, waiter: asyncio.Future[tuple[Offset, Outcome]], deadline_s: float
+    ) -> tuple[Offset, Outcome]:
+        """Wait for the verdict. Whatever ends the wait, the record may be in the log by now: ``Unknown``."""
+        try:
             async with asyncio.timeout_at(deadline_s):
                 return await waiter
         except TimeoutError:
             raise Unknown(event_id, f"no verdict from partition {partition} before the deadline") from None
-        finally:
-            self._replica.forget(event.event_id, waiter)
-
-    def _is_taken(self, partition: Partition, outcome: Outcome, content: ContentRef) -> bool:
-        """Return whether the fold took our copy of the content."""
-        if outcome.code is Code.ACCEPTED:
-            return True
-        node = self._replica.rows(partition).node(outcome.node) if outcome.node else None
-        return node is not None and node.content is not None and node.content.id == content.id
+        except Unavailable as error:
+            raise Unknown(event_id, str(error)) from None
 
     def _erase_soon(self, partition: Partition, content: ContentRef) -> None:
         task = asyncio.create_task(self._erase(partition, content))
@@ -296,14 +303,18 @@ class Committer:
     async def _abandon_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.abandon_retry_s)
-            for partition, event in list(self._outbox.entries(self._replica.partition_count)):
+            try:
+                kept = list(self._outbox.entries(self._replica.partition_count))
+            except StoreFailed:
+                continue
+            for partition, event in kept:
                 deadline_s = asyncio.get_running_loop().time() + self._settings.commit_timeout_s
                 try:
                     key = record_key("", event.principal)
                     await self._append(partition, "", event, key, deadline_s)
-                except (Unknown, Unavailable):
+                    self._outbox.remove(partition, event.event_id)
+                except (Unknown, Unavailable, StoreFailed):
                     continue
-                self._outbox.remove(partition, event.event_id)
 
 
 def owner_ref(owner: Owner) -> OwnerRef:
@@ -354,6 +365,14 @@ def abandonment(alias: AliasKey, scope: Scope, event_id: str, now_ms: int, commi
         not_after_ms=now_ms + commit_window_ms,
         abandoned=alias.event_id(scope, event_id),
     )
+
+
+def is_taken(rows: Rows, outcome: Outcome, content: ContentRef) -> bool:
+    """Return whether the fold took this copy of a content, rather than that of another attempt, and still needs it."""
+    if not outcome.node:
+        return outcome.code is Code.ACCEPTED
+    node = rows.node(outcome.node)
+    return node is not None and node.content is not None and node.content.id == content.id
 
 
 def verdict_of(rows: Rows, offset: int, outcome: Outcome) -> Verdict:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
@@ -19,17 +22,23 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy
 from ledger.settings import LedgerSettings
+from ledger.turn import Position
 from ledger.verdict import Outcome
+from ledger.view import ViewStore
 
 ALIAS_KEY_FILE = "alias.key"
 """In an embedded ledger's directory: hex of 32 random bytes, made once, readable by its owner only."""
 
+LOG_RECORDS_MIN = 1_000
+"""An embedded log keeps at least so many records, so that the last ones can be replayed when something went wrong."""
+TRIM_FACTOR = 1.25
+"""The log may grow so far above ``log_records_max`` before it is trimmed, since each trim flushes the view."""
+TRIM_TIMEOUT_S = 10.0
 
-def embedded_alias_key(directory: Path) -> AliasKey:
-    """Return the embedded ledger's alias key, made when there is none yet. Raises ``InvalidInput`` for a damaged
-    one."""
-    path = directory / ALIAS_KEY_FILE
-    directory.mkdir(parents=True, exist_ok=True)
+
+def alias_key_in(path: Path) -> AliasKey:
+    """Return the alias key in a file, made when there is none yet. Raises ``InvalidInput`` for a damaged one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -45,20 +54,35 @@ def embedded_alias_key(directory: Path) -> AliasKey:
     return AliasKey(key)
 
 
+@contextmanager
+def scratch_view() -> Iterator[ViewStore]:
+    """Give a view that is thrown away afterwards, for a replay."""
+    with tempfile.TemporaryDirectory(prefix="turnledger-") as directory:
+        store = RocksViewStore(Path(directory) / "view")
+        try:
+            yield store
+        finally:
+            store.close()
+
+
 async def open_embedded(
     directory: Path,
     *,
     policy: Policy | None = None,
     settings: LedgerSettings | None = None,
+    log_records_max: int | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
     on_outcome: Callable[[Record, Outcome], None] | None = None,
 ) -> Ledger:
     """Open the ledger of one process in ``directory``, made on first use; it expires and erases by itself.
 
-    ``policy`` is for a new ledger only; an existing one keeps its own. Raises ``StateDirectoryLocked`` when another
-    process has it open, ``StoreFailed`` when it cannot be read.
+    ``policy`` is for a new ledger only; an existing one keeps its own. ``log_records_max`` trims the log to about
+    that many records (from 1,000 on; None keeps all): replay and rebuild then reach back only so far. Raises
+    ``StateDirectoryLocked`` when another process has it open, ``StoreFailed`` when it cannot be read.
     """
-    alias_key = embedded_alias_key(directory)
+    if log_records_max is not None and log_records_max < LOG_RECORDS_MIN:
+        raise InvalidInput("log_records_max", f"must be at least {LOG_RECORDS_MIN}")
+    alias_key = alias_key_in(directory / ALIAS_KEY_FILE)
     database = EmbeddedDatabase(directory / "log")
     try:
         store = RocksViewStore(directory / "view")
@@ -66,15 +90,25 @@ async def open_embedded(
         await database.close()
         raise
     contents = EmbeddedContentStore(database, now_ms=now_ms)
+    log = EmbeddedLog(database, now_ms=now_ms)
+
+    async def trim(position: Position) -> None:
+        if log_records_max is not None and position - log.first > log_records_max * TRIM_FACTOR:
+            # What is trimmed can never be folded again, so its rows must outlive a crash of the machine first.
+            await asyncio.to_thread(store.flush)
+            await log.trim(Position(position - log_records_max), timeout_s=TRIM_TIMEOUT_S)
+
     ledger = Ledger(
-        EmbeddedLog(database, now_ms=now_ms),
+        log,
         contents,
         store,
         alias_key,
         settings=settings,
         now_ms=now_ms,
         on_outcome=on_outcome,
-        keeper=lambda reader, replica: Keeper(contents, reader, replica, sweeps=contents.listed, purge=database.purge),
+        keeper=lambda reader, replica: Keeper(
+            contents, reader, replica, sweeps=contents.listed, purge=database.purge, trim=trim
+        ),
         on_close=database.close,
     )
     await ledger.start(format_policy=policy or Policy())

@@ -226,7 +226,9 @@ class Conversations:
             document = await self._reader.document(partition, node.content, deadline_s)
             old_content = node.content.id
             for part in ("input", "output"):
-                document[part] = [entry for entry in document.get(part) or [] if not _has_id(entry, item.id)]
+                # A part that was not there must not come to be: the new content may not be larger than the old one.
+                if document.get(part):
+                    document[part] = [entry for entry in document[part] if not _has_id(entry, item.id)]
 
         def build(content: Any) -> PrincipalEvent:
             return ItemDeleted(

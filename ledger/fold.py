@@ -77,7 +77,8 @@ def fold(rows: Rows, record: Record) -> tuple[Outcome, list[Fact]]:
         event = codec.decode(record.value, meta.format)
     except UndecodableRecord as error:
         return _quarantine(rows, record, digest, error.reason), []
-    if isinstance(event, FormatRaised) and (event.format > codec.FORMAT or event.fold_version > codec.FOLD_VERSION):
+    is_upgrade = isinstance(event, FormatRaised) or (isinstance(event, LedgerFormatted) and not meta.ledger_id)
+    if is_upgrade and (event.format > codec.FORMAT or event.fold_version > codec.FOLD_VERSION):
         raise UnsupportedUpgrade(
             f"partition {record.partition} was raised to format {event.format}, rules {event.fold_version} at offset "
             f"{record.offset}; this build knows format {codec.FORMAT}, rules {codec.FOLD_VERSION}"

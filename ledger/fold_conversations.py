@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ledger.event import ConversationCreated, ConversationDeleted, ConversationUpdated, ItemDeleted, ItemsAppended
 from ledger.fold_rules import Step, refused, same_owner
 from ledger.lifecycle import item_fate
-from ledger.rows import ConversationRow, Fate, Kind, LineageRow, ordered
+from ledger.rows import ConversationRow, Fate, Kind, ordered
 from ledger.verdict import Code, ContentUnneeded, Outcome
 
 
@@ -26,7 +26,7 @@ def conversation_created(step: Step, event: ConversationCreated) -> Outcome:
     if found is not None:
         same = same_owner(found.owner, event.owner)
         return refused(Code.REVISION_CONFLICT if same else Code.OWNER_CONFLICT)
-    lineage = rows.lineage(event.conversation) or LineageRow(principal=event.principal)
+    lineage = step.lineage_of(event.conversation, event.principal)
     sizes = [content.size_bytes for content in (event.content, event.metadata) if content is not None]
     for content in (event.content, event.metadata):
         refusal = step.judge_size(lineage, content, sum(sizes))
@@ -135,6 +135,8 @@ def item_deleted(step: Step, event: ItemDeleted) -> Outcome:
         return refused(Code.ITEM_UNKNOWN)
     if node.content is None or node.content.id != event.old_content:
         return refused(Code.ITEM_CONFLICT)
+    if event.content.id == event.old_content:
+        return refused(Code.INVALID, "the content without the item needs an ID of its own")
     if event.content.oldest_at_ms < step.clock_ms - step.policy.content_grace_ms:
         return refused(Code.CONTENT_STALE)
     growth_bytes = event.content.size_bytes - node.content.size_bytes

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ledger.content import ContentRef
 from ledger.event import OwnerRef
-from ledger.lifecycle import Gone, Lifecycle, Task, conversation_fate, item_fate, response_fate
+from ledger.lifecycle import CONTINUABLE, RUNNING, Lifecycle, Task, item_fate
 from ledger.log import Record
 from ledger.rows import (
     ConversationRow,
@@ -27,8 +27,6 @@ from ledger.rows import (
 from ledger.turn import Status
 from ledger.verdict import Code, Outcome
 
-CONTINUABLE = (Status.COMPLETED, Status.INCOMPLETE)
-RUNNING = (Status.IN_PROGRESS, Status.QUEUED)
 ACCEPTED = Outcome(code=Code.ACCEPTED)
 
 
@@ -64,16 +62,17 @@ class Step(Lifecycle):
         self.record = record
         self.offset: int = record.offset
 
-    def is_forgotten(self, gone: Gone | None) -> bool:
-        return gone is not None and self.clock_ms >= gone.forget_at_ms
-
-    def response_gone(self, row: ResponseRow) -> Gone | None:
-        lineage = self.rows.lineage(row.lineage) if row.lineage else None
-        return response_fate(row, lineage, self.rows.principal(row.principal), self.clock_ms, self.policy)
-
-    def conversation_gone(self, alias: bytes, row: ConversationRow) -> Gone | None:
-        principal = self.rows.principal(row.principal)
-        return conversation_fate(row, self.rows.lineage(alias), principal, self.clock_ms, self.policy)
+    def lineage_of(self, digest: bytes, principal: bytes) -> LineageRow:
+        """Return the lineage's row, or a new one. What was erased of it is cut first, before anything is added."""
+        row = self.rows.lineage(digest)
+        if row is None:
+            return LineageRow(principal=principal)
+        erased = self.rows.principal(row.principal)
+        if 0 < row.active_offset < erased.cut_offset:
+            self.cut_lineage(digest, erased.cut_offset, Fate.ERASED, erased.cut_at_ms)
+            row = self.rows.lineage(digest)
+            assert row is not None, "a cut keeps the row of its lineage"
+        return row
 
     def judge_key(self, key: bytes, request_digest: bytes, turn_id: bytes | None, cut_offset: int) -> Outcome | None:
         """Rule 7."""
@@ -156,7 +155,8 @@ class Step(Lifecycle):
             return refused(Code.PARENT_UNKNOWN) if portable else None
         if gone is not None:
             in_grace = gone.fate.has_grace and self.clock_ms < gone.at_ms + self.policy.commit_grace_ms
-            if not in_grace or self.rows.node(row.node) is None:
+            is_erased = row.node < self.rows.principal(row.principal).cut_offset
+            if not in_grace or is_erased or self.rows.node(row.node) is None:
                 return refused(Code.PARENT_GONE)
         if row.status not in CONTINUABLE:
             return refused(Code.PARENT_UNFINISHED)
@@ -209,6 +209,7 @@ class Step(Lifecycle):
             row = rows.item(alias)
             gone = None if row is None else item_fate(rows, row, self.clock_ms)
             if row is None or self.is_forgotten(gone):
+                self.forget_tombstone(Kind.ITEM, alias)
                 rows.put(Kind.ITEM, alias, ItemRow(node=self.offset, principal=node.principal))
         self.touch(digest, lineage, nodes=1, records=0 if node.response is None else 1, size_bytes=node.size_bytes)
         if self.policy.sliding:

@@ -13,7 +13,6 @@ from ledger.rows import (
     Fate,
     KeyRow,
     Kind,
-    LineageRow,
     LockRow,
     NodeRow,
     ResponseRow,
@@ -39,7 +38,7 @@ def turn_completed(step: Step, event: TurnCompleted) -> Outcome:
             return refusal
     turn: TurnRow | None = None
     if event.turn_id is not None:
-        turn = rows.turn(event.turn_id)
+        turn = step.started_turn(event.turn_id)
         if turn is None or turn.response not in (None, event.response):
             return refused(Code.TURN_UNKNOWN)
         if turn.ended:
@@ -72,7 +71,7 @@ def turn_completed(step: Step, event: TurnCompleted) -> Outcome:
         if row is not None:
             parent, lineage_digest = row.node, row.lineage
     size_bytes = len(event.sealed) + (0 if event.content is None else event.content.size_bytes)
-    lineage = rows.lineage(lineage_digest) or LineageRow(principal=event.principal)
+    lineage = step.lineage_of(lineage_digest, event.principal)
     refusal = step.judge_size(lineage, event.content, size_bytes)
     if refusal is not None:
         return refusal
@@ -145,8 +144,11 @@ def turn_started(step: Step, event: TurnStarted) -> Outcome:
     if principal.cut_offset and event.begun_at_ms < principal.cut_at_ms:
         return refused(Code.PRINCIPAL_ERASED)
     lease_until_ms = clock_ms + min(event.lease_ms, step.policy.lease_max_ms)
-    turn = rows.turn(event.turn_id)
+    turn = step.started_turn(event.turn_id)
     if turn is not None:
+        named = (event.response, event.conversation, event.idempotency)
+        if named != (turn.response, turn.conversation, turn.idempotency):
+            return refused(Code.INVALID, "a renewal must name what the start named")
         if turn.ended:
             return refused(Code.TURN_ENDED)
         if clock_ms >= turn.lease_until_ms:
@@ -222,11 +224,15 @@ def turn_abandoned(step: Step, event: TurnAbandoned) -> Outcome:
         return ACCEPTED
     if first.code != Code.ACCEPTED:
         return ACCEPTED
+    if not first.node:
+        return refused(Code.KEPT)
     node = rows.node(first.node)
-    if node is None or node.principal != event.principal or node.child_holds or _was_answered(step, node, first.node):
+    if node is None or first.node < rows.principal(node.principal).cut_offset:
+        return ACCEPTED
+    if node.principal != event.principal or node.child_holds or _was_answered(step, node, first.node):
         return refused(Code.KEPT)
     conversation: ConversationRow | None = None
-    if node.head_hold and node.conversation is not None:
+    if node.conversation is not None and node.status in CONTINUABLE:
         conversation = rows.conversation(node.conversation)
         if (
             conversation is None
@@ -264,10 +270,15 @@ def _undo(step: Step, offset: int, node: NodeRow, conversation: ConversationRow 
             if node.parent:
                 step.hold(node.parent, head=1)
         step.hold(offset, head=-1)
+    for alias in node.items:
+        item = rows.item(alias)
+        if item is not None and not item.fate and item.node == offset:
+            step.end_item(alias, item, Fate.ABANDONED, step.clock_ms)
     if node.response is not None:
         response = rows.response(node.response)
-        if response is not None and not response.fate:
+        if response is not None and not response.fate and response.node == offset:
             step.end_response(node.response, response, Fate.ABANDONED, step.clock_ms)
+    step.remove_node(offset)
 
 
 def response_deleted(step: Step, event: ResponseDeleted) -> Outcome:

@@ -18,7 +18,7 @@ from ledger.errors import Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
 from ledger.rows import referenced_contents
-from ledger.turn import Partition
+from ledger.turn import Partition, Position
 from ledger.verdict import ContentUnneeded, ErasureOrdered, Fact
 
 logger = structlog.get_logger("ledger.keeper")
@@ -41,13 +41,16 @@ class Keeper:
         *,
         sweeps: Callable[[Partition], Iterable[ContentRef]],
         purge: Callable[[], Awaitable[None]],
+        trim: Callable[[Position], Awaitable[None]],
     ) -> None:
-        """``sweeps`` lists the contents that are stored; ``purge`` compacts where they were."""
+        """``sweeps`` lists the contents that are stored; ``purge`` compacts where they were; ``trim`` gets the position
+        of the view, and removes what the log need not keep below it."""
         self._contents = contents
         self._reader = reader
         self._replica = replica
         self._stored = sweeps
         self._purge = purge
+        self._trim = trim
         self._unneeded: dict[Partition, list[ContentRef]] = {}
         self._purge_due_s: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -84,6 +87,8 @@ class Keeper:
             await asyncio.sleep(KEEP_INTERVAL_S)
             try:
                 await self._reader.tick_due()
+                for state in self._replica.states().values():
+                    await self._trim(state.rows.position)
                 erased_count = await self.erase_unneeded()
                 if erased_count and self._purge_due_s is None:
                     self._purge_due_s = loop.time() + PURGE_INTERVAL_S

@@ -94,7 +94,10 @@ class Ledger:
             raise
 
     async def close(self) -> None:
-        """Stop everything and release log, contents and store; waiting calls get ``Unavailable('closed')``."""
+        """Stop everything and release log, contents and store.
+
+        Waiting reads get ``Unavailable('closed')``; commits that wait for their verdict get ``Unknown``.
+        """
         self._is_started = False
         if self._keeper is not None:
             await self._keeper.close()

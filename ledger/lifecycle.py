@@ -23,10 +23,10 @@ from ledger.rows import (
     ItemRow,
     Kind,
     LineageRow,
-    NodeRow,
     PrincipalRow,
     ResponseRow,
     Rows,
+    TurnRow,
     ordered,
 )
 from ledger.turn import Status
@@ -43,6 +43,8 @@ SWEEP_NODES_MAX = 32
 EVICTIONS_MAX = 4
 """Evictions per accepted turn: one keeps pace, four shrink an overhang after a policy change."""
 NEVER_MS = 2**63 - 1
+CONTINUABLE = (Status.COMPLETED, Status.INCOMPLETE)
+RUNNING = (Status.IN_PROGRESS, Status.QUEUED)
 FIRST_KEY = b""
 LAST_KEY = b"\xff" * 48
 
@@ -79,6 +81,10 @@ def response_fate(
         return Gone(Fate(row.fate), row.gone_at_ms, row.forget_at_ms)
     if row.node < principal.cut_offset:
         return Gone(Fate.ERASED, principal.cut_at_ms, principal.cut_at_ms + policy.tombstone_ttl_ms)
+    if row.status in RUNNING:
+        if clock_ms < row.lease_until_ms + policy.event_window_max_ms:
+            return None
+        return Gone(Fate.EXPIRED, row.lease_until_ms, row.lease_until_ms + policy.tombstone_ttl_ms)
     if lineage is None:
         return None
     return _cut_or_expired(row.node, row.expires_at_ms or lineage.expires_at_ms, lineage, clock_ms, policy)
@@ -106,7 +112,7 @@ def _cut_or_expired(offset: int, expires_at_ms: int, lineage: LineageRow, clock_
 
 
 def item_fate(rows: Rows, row: ItemRow, clock_ms: int) -> Gone | None:
-    """Return why an item is gone, or None while its response or its conversation lives."""
+    """Return why an item is gone, or None while its response or the conversation that it is a part of lives."""
     if row.fate:
         return Gone(Fate(row.fate), row.gone_at_ms, row.forget_at_ms)
     node = rows.node(row.node)
@@ -114,14 +120,21 @@ def item_fate(rows: Rows, row: ItemRow, clock_ms: int) -> Gone | None:
         return None
     policy = rows.meta.policy
     lineage, principal = rows.lineage(node.lineage), rows.principal(node.principal)
-    gone: Gone | None = None
-    if node.response is not None and (response := rows.response(node.response)) is not None:
+    last = Gone(Fate.EXPIRED, 0, 0)
+    response = None if node.response is None else rows.response(node.response)
+    if response is not None and response.node == row.node:
         gone = response_fate(response, lineage, principal, clock_ms, policy)
         if gone is None:
             return None
-    if node.conversation is not None and (conversation := rows.conversation(node.conversation)) is not None:
-        return conversation_fate(conversation, lineage, principal, clock_ms, policy)
-    return gone
+        last = gone
+    conversation = None if node.conversation is None else rows.conversation(node.conversation)
+    is_part = conversation is not None and conversation.created_offset <= row.node and node.status in CONTINUABLE
+    if conversation is not None and is_part:
+        gone = conversation_fate(conversation, lineage, principal, clock_ms, policy)
+        if gone is None:
+            return None
+        last = max(last, gone, key=lambda fate: fate.forget_at_ms)
+    return last
 
 
 class Lifecycle:
@@ -134,6 +147,17 @@ class Lifecycle:
         self.facts: list[Fact] = []
         self.queue_due_ms = rows.meta.queue_due_ms
 
+    def is_forgotten(self, gone: Gone | None) -> bool:
+        return gone is not None and self.clock_ms >= gone.forget_at_ms
+
+    def response_gone(self, row: ResponseRow) -> Gone | None:
+        lineage = self.rows.lineage(row.lineage) if row.lineage else None
+        return response_fate(row, lineage, self.rows.principal(row.principal), self.clock_ms, self.policy)
+
+    def conversation_gone(self, alias: bytes, row: ConversationRow) -> Gone | None:
+        principal = self.rows.principal(row.principal)
+        return conversation_fate(row, self.rows.lineage(alias), principal, self.clock_ms, self.policy)
+
     def enqueue(self, due_ms: int, task: bytes, subject: bytes) -> None:
         """Have ``task`` done for ``subject`` at ``due_ms`` or soon after."""
         self.rows.put_index(Kind.QUEUE, ordered(due_ms) + task + subject)
@@ -144,7 +168,7 @@ class Lifecycle:
         """Turn a living response into a tombstone and let its hold go, after its grace if the fate has one."""
         rows = self.rows
         self._bury(Kind.RESPONSE, alias, row, fate, at_ms)
-        if row.status in (Status.IN_PROGRESS, Status.QUEUED):
+        if row.status in RUNNING:
             return
         rows.delete_index(Kind.LIVING, row.principal + ordered(row.node))
         lineage = rows.lineage(row.lineage)
@@ -285,16 +309,18 @@ class Lifecycle:
         """Bring a principal back under its budgets, without touching what is being written."""
         rows, policy = self.rows, self.policy
         principal = rows.principal(principal_digest)
+        unerased = principal_digest + ordered(principal.cut_offset)
         if principal.records > policy.principal_records_max:
             surplus = min(principal.records - policy.principal_records_max, EVICTIONS_MAX)
-            for _, alias in rows.scan(Kind.LIVING, principal_digest, principal_digest + ordered(offset), surplus):
+            for _, alias in rows.scan(Kind.LIVING, unerased, principal_digest + ordered(offset), surplus):
                 row = rows.response(alias)
                 assert row is not None, "the index of living responses names one without a row"
                 assert not row.fate, "the index of living responses names a tombstone"
-                self.end_response(alias, row, Fate.EVICTED, self.clock_ms)
+                gone = self.response_gone(row) or Gone(Fate.EVICTED, self.clock_ms, 0)
+                self.end_response(alias, row, gone.fate, gone.at_ms)
         if principal.size_bytes > policy.principal_bytes_max:
             for _ in range(EVICTIONS_MAX):
-                idle = rows.scan(Kind.ACTIVITY, principal_digest, principal_digest + LAST_KEY, 2)
+                idle = rows.scan(Kind.ACTIVITY, unerased, principal_digest + LAST_KEY, 2)
                 victim = next((digest for _, digest in idle if digest != lineage), None)
                 if victim is None or rows.principal(principal_digest).size_bytes <= policy.principal_bytes_max:
                     return
@@ -324,21 +350,34 @@ class Lifecycle:
             self.rows.delete(Kind.KEY, subject)
 
     def _forget_turn(self, subject: bytes, due_ms: int) -> None:
-        rows = self.rows
-        row = rows.turn(subject)
+        row = self.rows.turn(subject)
         if row is None:
             return
         forget_at_ms = row.lease_until_ms + self.policy.event_window_max_ms
-        if forget_at_ms > due_ms and not row.ended:
+        if forget_at_ms > due_ms:
             self.enqueue(forget_at_ms, Task.FORGET_TURN, subject)
-            return
-        rows.delete(Kind.TURN, subject)
+        else:
+            self.forget_turn(subject, row)
+
+    def started_turn(self, turn_id: bytes) -> TurnRow | None:
+        """Return the turn that was started, unless that was so long ago that it is forgotten."""
+        row = self.rows.turn(turn_id)
+        if row is None or self.clock_ms < row.lease_until_ms + self.policy.event_window_max_ms:
+            return row
+        self.forget_turn(turn_id, row)
+        return None
+
+    def forget_turn(self, turn_id: bytes, row: TurnRow) -> None:
+        """Make a turn whose lease ended long ago one that was never started; its response expired with the lease."""
+        rows = self.rows
+        rows.delete(Kind.TURN, turn_id)
         if row.conversation is not None:
-            self.unlock(row.conversation, subject)
-        if not row.ended and row.response is not None:
-            response = rows.response(row.response)
-            if response is not None and not response.fate and response.turn_id == subject:
-                self.end_response(row.response, response, Fate.EXPIRED, row.lease_until_ms)
+            self.unlock(row.conversation, turn_id)
+        response = None if row.ended or row.response is None else rows.response(row.response)
+        if row.response is not None and response is not None and not response.fate and response.turn_id == turn_id:
+            gone = self.response_gone(response)
+            assert gone is not None, "a response in progress lives no longer than its turn"
+            self.end_response(row.response, response, gone.fate, gone.at_ms)
 
     def unlock(self, conversation: bytes, turn_id: bytes) -> None:
         """Release the conversation if this turn has it."""
@@ -359,7 +398,9 @@ class Lifecycle:
             return
         if row.expires_at_ms > due_ms:
             return
-        self.end_response(subject, row, Fate.EXPIRED, row.expires_at_ms)
+        gone = self.response_gone(row)
+        assert gone is not None, "a response lives no longer than until it expires"
+        self.end_response(subject, row, gone.fate, gone.at_ms)
 
     def _end_lineage(self, subject: bytes, due_ms: int) -> None:
         row = self.rows.lineage(subject)
@@ -372,7 +413,9 @@ class Lifecycle:
         self.rows.put(Kind.LINEAGE, subject, replace(row, queued=False))
         conversation = self.rows.conversation(subject)
         if conversation is not None and not conversation.fate:
-            self.end_conversation(subject, conversation, Fate.EXPIRED, row.expires_at_ms)
+            gone = self.conversation_gone(subject, conversation)
+            assert gone is not None, "a conversation lives no longer than its lineage"
+            self.end_conversation(subject, conversation, gone.fate, gone.at_ms)
         self.enqueue(0, Task.SWEEP_LINEAGE, subject + ordered(0))
 
     def _release_response(self, subject: bytes, due_ms: int) -> None:
@@ -382,17 +425,24 @@ class Lifecycle:
         self.hold(int.from_bytes(subject, "big"), head=-1)
 
     def _remove_node(self, subject: bytes, due_ms: int) -> None:
+        self.remove_node(int.from_bytes(subject, "big"))
+
+    def remove_node(self, offset: int) -> None:
+        """Remove a node that nothing holds."""
         rows = self.rows
-        node = rows.node(int.from_bytes(subject, "big"))
+        node = rows.node(offset)
         if node is None or node.response_hold or node.head_hold or node.child_holds:
             return
-        offset = int.from_bytes(subject, "big")
-        rows.delete(Kind.NODE, subject)
-        rows.delete_index(Kind.MEMBER, node.lineage + subject)
         for alias in node.items:
             item = rows.item(alias)
             if item is not None and not item.fate and item.node == offset:
-                self.end_item(alias, item, self._fate_of_items(node), self.clock_ms)
+                gone = item_fate(rows, item, self.clock_ms) or Gone(Fate.DELETED, self.clock_ms, NEVER_MS)
+                if self.is_forgotten(gone):
+                    rows.delete(Kind.ITEM, alias)
+                else:
+                    self.end_item(alias, item, gone.fate, gone.at_ms)
+        rows.delete(Kind.NODE, ordered(offset))
+        rows.delete_index(Kind.MEMBER, node.lineage + ordered(offset))
         if node.content is not None:
             self.facts.append(ContentUnneeded(node.content))
         lineage = rows.lineage(node.lineage)
@@ -404,15 +454,6 @@ class Lifecycle:
         if node.parent:
             self.hold(node.parent, child=-1)
 
-    def _fate_of_items(self, node: NodeRow) -> Fate:
-        for alias, row in (
-            (node.conversation, self.rows.conversation(node.conversation) if node.conversation else None),
-            (node.response, self.rows.response(node.response) if node.response else None),
-        ):
-            if alias is not None and row is not None and row.fate:
-                return Fate(row.fate)
-        return Fate.DELETED
-
     def _sweep_lineage(self, subject: bytes, due_ms: int) -> None:
         """End what a cut or the lineage's expiry has ended already, a bounded number of nodes at a time."""
         rows = self.rows
@@ -420,10 +461,9 @@ class Lifecycle:
         lineage = rows.lineage(digest)
         if lineage is None:
             return
-        principal = rows.principal(lineage.principal)
         conversation = rows.conversation(digest)
         if conversation is not None and not conversation.fate:
-            gone = conversation_fate(conversation, lineage, principal, self.clock_ms, self.policy)
+            gone = self.conversation_gone(digest, conversation)
             if gone is not None and gone.fate is not Fate.EXPIRED:
                 self.end_conversation(digest, conversation, gone.fate, gone.at_ms)
         members = rows.scan(Kind.MEMBER, digest + cursor, digest + LAST_KEY, SWEEP_NODES_MAX)
@@ -432,9 +472,9 @@ class Lifecycle:
             if node is None or node.response is None:
                 continue
             row = rows.response(node.response)
-            if row is None or row.fate:
+            if row is None or row.fate or ordered(row.node) != key[20:]:
                 continue
-            gone = response_fate(row, rows.lineage(digest), principal, self.clock_ms, self.policy)
+            gone = self.response_gone(row)
             if gone is None or (gone.fate is Fate.EXPIRED and gone.at_ms + self.policy.commit_grace_ms > self.clock_ms):
                 continue
             self.end_response(node.response, row, gone.fate, gone.at_ms)

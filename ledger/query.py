@@ -20,7 +20,7 @@ from ledger.alias import CONTROL_KEY, AliasKey, partition_of
 from ledger.answer import Answer, Entry, Found, Gone, History, Missing, Token, gone_reason
 from ledger.barrier import Barrier
 from ledger.content import ContentRef, ContentStore, decode_content
-from ledger.errors import AncestorMissing, CallerError, ContentLost, Unavailable
+from ledger.errors import AncestorMissing, CallerError, ContentLost, InvalidInput, Unavailable
 from ledger.event import ClockTicked, OwnerRef
 from ledger.lifecycle import Gone as FoldGone
 from ledger.lifecycle import conversation_fate, item_fate, response_fate
@@ -80,8 +80,9 @@ class Reader:
     ) -> Answer:
         """Answer who owns an ID, with its history on request.
 
-        ``strong`` passes the barrier whatever the answer. ``token`` waits for a commit first. Raises ``Unavailable``
-        when the truth cannot be told in time, ``NativeHistory`` for the history of a native turn.
+        ``strong`` passes the barrier whatever the answer; so does ``token``, and the answer is not older than that
+        commit. Raises ``Unavailable`` when the truth cannot be told in time, ``NativeHistory`` for the history of a
+        native turn, ``InvalidInput`` for a token of another log.
         """
         loop = asyncio.get_running_loop()
         partition = self.partition(selector.scope)
@@ -97,11 +98,10 @@ class Reader:
             if isinstance(answer, Found) and answer.lineage and not self._looks_due(answer):
                 return answer
         deadline_s = loop.time() + (self._settings.read_timeout_s if timeout_s is None else timeout_s)
-        if token is not None and token.partition == partition:
-            await self._replica.reached(
-                partition, Position(token.offset + 1), timeout_s=max(0.0, deadline_s - loop.time())
-            )
         answer = await self._through_barrier(partition, selector.kind, alias, deadline_s)
+        # The barrier's end lies beyond every acknowledged record, so a commit's own token is seen behind it.
+        if token is not None and token.partition == partition and state.rows.position <= token.offset:
+            raise InvalidInput("token", "names a record that the log does not have")
         if history and isinstance(answer, Found):
             return await self._with_history(partition, selector.kind, alias, answer, deadline_s)
         return answer

@@ -318,7 +318,7 @@ class Rows:
         self._changed: dict[bytes, msgspec.Struct | None] = {}
         self._indexes: dict[bytes, dict[bytes, bytes | None]] = {kind: {} for kind in INDEX_KINDS}
         self.partition = partition
-        self.meta = self._load_meta()
+        self.meta = self._stored_meta = self._load_meta()
         self.anchor_trimmed = False
         """Whether the log no longer holds the anchor, so that it cannot be compared."""
         self.has_skipped = False
@@ -442,6 +442,7 @@ class Rows:
     def committed(self) -> None:
         """The store has taken ``changes``: forget them, keep the decoded rows."""
         self._changed.clear()
+        self._stored_meta = self.meta
         self.has_skipped = False
         if len(self._known) > KNOWN_ROWS_MAX:
             self._known.clear()
@@ -449,13 +450,13 @@ class Rows:
             entries.clear()
 
     def discard(self) -> None:
-        """The store refused ``changes``: go back to what it has."""
+        """The store refused ``changes``: go back to what it has, without asking it, since it may refuse that too."""
         self._changed.clear()
         self._known.clear()
         self.has_skipped = False
         for entries in self._indexes.values():
             entries.clear()
-        self.meta = self._load_meta()
+        self.meta = self._stored_meta
 
 
 _NO_PRINCIPAL = PrincipalRow()

@@ -29,6 +29,9 @@ BATCH_BYTES_MAX = 768 * 1024
 """One batch: below the broker's default limit of 1 MiB for it, and above one content chunk."""
 RETIRED_DRAIN_S = 2.0
 """How long a replaced producer may go on with what it was given."""
+RETIRED_START_S = 5.0
+"""How long a producer that is given up while it starts may go on with that: three request timeouts, which bound the
+connection to a broker; what comes after it can be cancelled."""
 RETIRED_STOP_S = 10.0
 """How long closing its connections may take; ``stop()`` hangs on a paused broker."""
 START_BACKOFF_S = 0.2
@@ -213,22 +216,25 @@ class KafkaAppender:
         producer = AIOKafkaProducer(
             enable_idempotence=True, acks="all", linger_ms=0, max_batch_size=BATCH_BYTES_MAX, **options
         )
+        starting = asyncio.create_task(producer.start())
         started = False
         try:
-            async with asyncio.timeout(self._settings.producer_start_timeout_s):
-                await producer.start()
-            started = True
-        except (KafkaError, TimeoutError) as error:
+            await asyncio.wait([starting], timeout=self._settings.producer_start_timeout_s)
+            if starting.done():
+                starting.result()
+                started = True
+                return producer
+            _log.warning("No producer for %s could be started in time", self._topic)
+        except KafkaError as error:
             _log.warning("No producer for %s could be started: %s", self._topic, type(error).__name__)
-            return None
         finally:
             if not started:
-                self._retire(producer)
-        return producer
+                self._retire(producer, starting)
+        return None
 
-    def _retire(self, producer: AIOKafkaProducer) -> None:
+    def _retire(self, producer: AIOKafkaProducer, starting: asyncio.Task[None] | None = None) -> None:
         self.retired_count += 1
-        task = asyncio.create_task(_stop(producer))
+        task = asyncio.create_task(_stop(producer, starting))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
@@ -271,11 +277,16 @@ def settle(entries: Sequence[Entry], metadata: RecordMetadata) -> None:
             entry.appended.set_result(Appended(offset=Offset(metadata.offset + index), appended_at_ms=appended_at_ms))
 
 
-async def _stop(producer: AIOKafkaProducer) -> None:
+async def _stop(producer: AIOKafkaProducer, starting: asyncio.Task[None] | None) -> None:
     """Close a producer within a bounded time, whatever state it is in.
 
     ``AIOKafkaProducer.stop`` alone waits until every batch is delivered, which is for ever on a paused broker.
     """
+    if starting is not None and not starting.done():
+        # aiokafka never closes the first connection of a start that is cancelled, so that part is waited for.
+        await asyncio.wait([starting], timeout=RETIRED_START_S)
+        starting.cancel()
+        await asyncio.wait([starting])
     sender = producer._sender
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RETIRED_DRAIN_S):

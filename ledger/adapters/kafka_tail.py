@@ -55,31 +55,16 @@ class KafkaTail:
     async def start(
         cls, settings: KafkaSettings, topic: str, positions: Mapping[Partition, Position], leaders: KafkaLeaders
     ) -> KafkaTail:
-        """Connect and start fetching. Raises ``Unavailable``."""
-        consumer = AIOKafkaConsumer(
-            group_id=None,
-            auto_offset_reset="none",
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            fetch_min_bytes=1,
-            fetch_max_wait_ms=settings.fetch_wait_ms_max,
-            fetch_max_bytes=FETCH_BYTES_MAX,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
-            **settings.client_options(),
-        )
-        started = False
-        try:
-            await consumer.start()
-            started = True
-        except KafkaError as error:
-            raise Unavailable("broker", f"the log cannot be reached: {type(error).__name__}") from error
-        finally:
-            if not started:
-                await consumer.stop()
-        tail = cls(consumer, topic, leaders, settings.tail_records_max)
-        tail._assign(positions)
-        # aiokafka's stop() fails on a task that it has made and that has not had its first turn.
-        await asyncio.sleep(0)
+        """Connect and start fetching. Raises ``Unavailable``.""" consumer = AIOKafkaConsumer( group_id=None,
+        auto_offset_reset="none", enable_auto_commit=False, isolation_level="read_committed", fetch_min_bytes=1,
+        fetch_max_wait_ms=settings.fetch_wait_ms_max, fetch_max_bytes=FETCH_BYTES_MAX,
+        max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX, **settings.client_options(), ) # aiokafka never closes the
+        first connection of a start that is cancelled, so a start is waited for: it is bounded # by the request
+        timeouts. starting = asyncio.create_task(consumer.start()) started = False try: await asyncio.shield(starting)
+        started = True except KafkaError as error: raise Unavailable("broker", f"the log cannot be reached:
+        {type(error).__name__}") from error finally: # A task that has not had its first turn makes aiokafka's stop()
+        fail, hence the turn after the start. await asyncio.wait([starting]) await asyncio.sleep(0) if not started:
+        await consumer.stop() tail = cls(consumer, topic, leaders, settings.tail_records_max) tail._assign(positions)
         return tail
 
     async def next(self, wait_s: float) -> list[RecordBatch]:

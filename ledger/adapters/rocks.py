@@ -140,6 +140,13 @@ class RocksViewStore:
         except Exception as error:  # rocksdict raises bare Exception
             raise StoreFailed(f"reading the size failed: {error}") from error
 
+    def approximate_rows(self) -> int:
+        """Return about how many rows there are. Raises ``StoreFailed``."""
+        try:
+            return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StoreFailed(f"reading the number of rows failed: {error}") from error
+
     def close(self) -> None:
         """Give the directory free; scans still open raise ``StoreFailed`` when they are read on. Idempotent."""
         # The lock lives as long as any iterator does.

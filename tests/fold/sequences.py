@@ -7,8 +7,9 @@ folding: revisions and old contents are guessed from the offsets of earlier reco
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hypothesis import note
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -144,7 +145,7 @@ small = st.integers(0, 11)
 
 def steps(actions: list[Action] = EVERYTHING, size_max: int = 60) -> st.SearchStrategy[list[Step]]:
     step = st.builds(Step, st.sampled_from(actions), st.sampled_from(WAITS_MS), small, small, small, small)
-    return st.lists(step, max_size=size_max)
+    return st.one_of(st.lists(step, max_size=12), st.lists(step, min_size=size_max // 2, max_size=size_max))
 
 
 class Writer:
@@ -170,6 +171,8 @@ class Writer:
 
     def write(self, steps: list[Step]) -> list[Record]:
         """Return the whole log: ``LedgerFormatted`` and one record a step."""
+        note(f"{self._policy}")
+        note(f"{steps}")
         for step in steps:
             appended_at_ms = self._now_ms + step.wait_ms
             if abs(step.wait_ms) < 100_000:
@@ -223,9 +226,7 @@ class Writer:
         policy = POLICIES[step.a % 4] if self._policy in (TIGHT, POLICIES[3]) else POLICIES[step.a % 2]
         if step.c % 3 == 0:
             policy = replace(policy, active_ttl_ms=policy.active_ttl_ms * 2, commit_grace_ms=500)
-        return PolicyChanged(
-            generation=self._next_generation(step), written_at_ms=self._now_ms, policy=policy
-        )
+        return PolicyChanged(generation=self._next_generation(step), written_at_ms=self._now_ms, policy=policy)
 
     def _again(self, step: Step) -> Event:
         """Return an earlier event: the very same (redelivered), or a retry with the same event ID."""
@@ -250,15 +251,15 @@ class Writer:
     def _scoped(self, step: Step) -> Event:
         principal = self._principals[step.d % 4 == 3 and len(self._principals) > 1]
         offset = len(self.records)
-        common = {
+        common: dict[str, Any] = {
             "event_id": event_digest(f"append-{offset}", principal),
             "principal": principal_digest(principal),
             "written_at_ms": self._now_ms,
             "not_after_ms": self._now_ms + (EVENT_WINDOW_MS if step.d != 10 else 1_000 * (step.c - 2)),
         }
-        began = {"begun_at_ms": max(0, self._now_ms - [0, 0, 500, 3_000][step.c % 4])}
+        began: dict[str, Any] = {"begun_at_ms": max(0, self._now_ms - [0, 0, 500, 3_000][step.c % 4])}
         conversation = conversation_alias(CONVERSATIONS[step.a % len(CONVERSATIONS)], principal)
-        expected = {"expected_revision": None if step.b % 3 else max(0, offset - step.c)}
+        expected: dict[str, Any] = {"expected_revision": None if step.b % 3 else max(0, offset - step.c)}
         match step.action:
             case Action.START:
                 return self._started(step, principal, common | began)
@@ -308,16 +309,14 @@ class Writer:
             case _:
                 return self._completed(step, principal, common | began, expected)
 
-    def _completed(
-        self, step: Step, principal: str, common: dict[str, object], expected: dict[str, int | None]
-    ) -> TurnCompleted:
+    def _completed(self, step: Step, principal: str, common: dict[str, Any], expected: dict[str, Any]) -> TurnCompleted:
         native = step.c % 4 == 0
         status = [*[Status.COMPLETED] * 8, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED, Status.COMPLETED][step.c]
         has_content = not native and status.continuable and step.d != 9
         with_turn = step.action is Action.TERMINAL
         with_key = step.action is Action.KEYED_TURN or (with_turn and step.b % 2 == 0)
         in_conversation = step.action is Action.CONVERSATION_TURN or (with_turn and step.b % 3 == 0)
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             **common,
             "status": status,
             "response": self._response(step.a, principal),
@@ -333,11 +332,11 @@ class Writer:
             "turn_id": turn_digest(f"t{step.a % 3}", principal) if with_turn else None,
             "sealed": b"s" * step.b,
         }
-        return TurnCompleted(**fields)  # type: ignore[arg-type]  # The dictionary holds a field of each type.
+        return TurnCompleted(**fields)
 
-    def _started(self, step: Step, principal: str, common: dict[str, object]) -> TurnStarted:
+    def _started(self, step: Step, principal: str, common: dict[str, Any]) -> TurnStarted:
         with_key = step.b % 2 == 0
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             **common,
             "turn_id": turn_digest(f"t{step.a % 3}", principal),
             "lease_ms": [0, 1_000, 2_500, 10_000][step.c % 4],
@@ -349,7 +348,7 @@ class Writer:
             "request_digest": [b"x", b"x", b"y"][step.d % 3] if with_key else b"",
             "sealed": b"",
         }
-        return TurnStarted(**fields)  # type: ignore[arg-type]  # The dictionary holds a field of each type.
+        return TurnStarted(**fields)
 
     def _response(self, number: int, principal: str) -> bytes:
         return response_alias(RESPONSES[number % len(RESPONSES)], principal)

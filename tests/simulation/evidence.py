@@ -61,14 +61,17 @@ class Read:
     """``weak``, ``strong`` or ``history``."""
     began_s: float
     acknowledged: Position
-    """Above every record of the partition of which a client knew when the read began (for a weak read: some time
-    before)."""
+    """Above every record of the partition of which a client knew when the read began."""
+    acknowledged_before: Position
+    """The same, ``max_staleness_s`` earlier for a weak read."""
     ended_s: float | None = None
     end: Position = Position(0)
     """End of the partition when the answer came."""
     answer: Answer | None = None
     failure: str = ""
-    timeout_s: float = 0.0
+    is_broken: bool = False
+    """It failed with an error that says that the ledger is not whole."""
+    timeout_s: float
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -139,6 +139,11 @@ class CrashableStore(MemoryViewStore):
         if self._fails():
             raise StoreFailed("the disk does not answer")
         return super().get(key)
+
+    def scan(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if self._fails():
+            raise StoreFailed("the disk does not answer")
+        return super().scan(lower, upper)
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         if self._fails():

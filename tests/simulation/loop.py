@@ -44,6 +44,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[tuple[asyncio.Handle, str]] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, str]] = []
         self._paused: dict[str, list[tuple[asyncio.Handle, str]]] = {}
+        self._resumed_s: dict[str, float] = {}
         self._dead: set[str] = set()
         self._tasks: dict[str, list[asyncio.Task[Any]]] = {}
         self._is_running = False
@@ -58,7 +59,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._paused.setdefault(owner, [])
 
     def resume(self, owner: str) -> None:
-        self._ready.extend(self._paused.pop(owner, []))
+        if owner in self._paused:
+            self._ready.extend(self._paused.pop(owner))
+            self._resumed_s[owner] = self._now_s
+
+    def ran_s(self, owner: str, since_s: float) -> float:
+        """Return for how long ``owner`` has been running without a pause, at most since ``since_s``."""
+        return 0.0 if owner in self._paused else self._now_s - max(since_s, self._resumed_s.get(owner, 0.0))
 
     def is_paused(self, owner: str) -> bool:
         return owner in self._paused

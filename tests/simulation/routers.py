@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from ledger.answer import Found, Token, Verdict
+from ledger.answer import Found, Gone, Token, Verdict
 from ledger.commit import TurnStart
 from ledger.conversations import ITEM_DELETE_ATTEMPTS_MAX
-from ledger.errors import CallerError, LedgerError, Unavailable, Unknown
+from ledger.errors import CallerError, LedgerError, StoreFailed, Unavailable, Unknown
 from ledger.ledger import Ledger
 from ledger.query import NativeHistory
-from ledger.turn import Content, Owner, Revision, Scope, Selector, SelectorKind, Status, Turn
+from ledger.turn import Content, Owner, Position, Revision, Scope, Selector, SelectorKind, Status, Turn
 from ledger.verdict import Code
 from tests.simulation.evidence import Attempt, Items, Read, Sent
 from tests.simulation.world import Host, Lost, World
@@ -89,6 +89,8 @@ class Router:
         weights = [weight for weight, _ in actions]
         for _ in range(operations):
             await asyncio.sleep(random.expovariate(1 / 0.4))
+            while self._world.idle_until_s > self._world.loop.time():
+                await asyncio.sleep(self._world.idle_until_s - self._world.loop.time())
             if self._world.evidence.violations:
                 return
             _, action = random.choices(actions, weights)[0]
@@ -199,7 +201,7 @@ class Router:
             turn_id = start.turn_id
             await asyncio.sleep(random.expovariate(1 / 1.0))
         turn, _ = self._new_turn(scope=scope, key=(key, digest))
-        turn = _with_turn_id(turn, turn_id)
+        turn = replace(turn, turn_id=turn_id)
         sent = self._sent("turn", scope, turn.event_id)
         await self._settle(sent, lambda ledger, timeout_s: ledger.committer.commit(turn, timeout_s=timeout_s))
 
@@ -428,5 +430,105 @@ class Router:
             world.acknowledge(verdict.token.partition, _after(verdict.token))
             sent.is_abandoned = True
         else:
-            self._kept.append((sent, host, lost_before))
+            world.kept.append((sent, host, lost_before))
         world.trace(self.name, f"abandonment of {sent.event_id}: {verdict}")
+
+    # Reads
+
+    async def _read(self) -> None:
+        random = self._random
+        kind = random.choices([SelectorKind.RESPONSE, SelectorKind.CONVERSATION, SelectorKind.ITEM], [60, 30, 10])[0]
+        known = self._pick(kind)
+        selector = Selector(scope=random.choice(self._board.scopes), kind=kind, id="never")
+        if known is not None and random.random() < 0.95:
+            selector = known.selector
+        token = random.choice(self._board.tokens) if self._board.tokens and random.random() < 0.2 else None
+        await read(
+            self._world,
+            self._choose_host(),
+            selector,
+            random.choice(["weak", "strong", "history"] if kind is not SelectorKind.ITEM else ["strong"]),
+            token=token,
+            timeout_s=random.choice([0.3, self._world.settings.read_timeout_s]),
+        )
+
+    # Choices
+
+    def _choose_host(self) -> Host:
+        return self._home if self._random.random() < 0.5 else self._random.choice(self._world.hosts)
+
+    def _pick(self, kind: SelectorKind, scope: Scope | None = None) -> Named | None:
+        known = [named for named in self._board.named[kind] if scope is None or named.selector.scope == scope]
+        if not known:
+            return None
+        return self._random.choice(known[-6:] if self._random.random() < 0.7 else known)
+
+    def _mostly(self, owner: Owner, other: Owner) -> Owner:
+        return owner if self._random.random() < 0.85 else other
+
+    def _name(
+        self, kind: SelectorKind, scope: Scope, opaque_id: str, owner: Owner, conversation: Selector | None = None
+    ) -> None:
+        selector = Selector(scope=scope, kind=kind, id=opaque_id)
+        self._board.named[kind].append(Named(selector=selector, owner=owner, conversation=conversation))
+
+    def _sent(self, kind: str, scope: Scope, event_id: str, *, is_plain: bool = False) -> Sent:
+        digest = self._world.alias_key.event_id(scope, event_id)
+        sent = Sent(
+            kind=kind,
+            scope=scope,
+            partition=self._world.partition(scope),
+            event_id=event_id,
+            digest=digest,
+            is_plain=is_plain,
+        )
+        self._world.evidence.sent.append(sent)
+        return sent
+
+
+async def read(
+    world: World, host: Host, selector: Selector, mode: str, *, token: Token | None = None, timeout_s: float
+) -> None:
+    """Read an ID on a host and keep what it answered."""
+    partition = world.partition(selector.scope)
+    began_s = world.loop.time()
+    staleness_s = world.settings.max_staleness_s if mode == "weak" else 0.0
+    one = Read(
+        host=host.owner,
+        selector=selector,
+        partition=partition,
+        mode=mode,
+        began_s=began_s,
+        acknowledged=world.acknowledged(partition, began_s),
+        acknowledged_before=world.acknowledged(partition, began_s - staleness_s),
+        timeout_s=timeout_s,
+    )
+    name = f"{mode} {selector.kind.name.lower()} {selector.id}"
+    world.trace("reader", f"{name} on {host.owner}")
+    try:
+        one.answer = await world.call(
+            host,
+            lambda ledger: ledger.reader.load(
+                selector, history=mode == "history", strong=mode == "strong", token=token, timeout_s=timeout_s
+            ),
+            timeout_s,
+        )
+    except NativeHistory:
+        one.failure = "native"
+    except (Lost, Unavailable) as error:
+        one.failure = str(error)
+    except LedgerError as error:
+        one.failure = f"{type(error).__name__}: {error}"
+        one.is_broken = not isinstance(error, StoreFailed)
+    one.ended_s = world.loop.time()
+    one.end = world.topic.end(partition)
+    world.evidence.reads.append(one)
+    answer = type(one.answer).__name__ if one.answer is not None else one.failure
+    world.trace("reader", f"{name}: {answer} {one.answer if isinstance(one.answer, Gone) else ''}")
+    if isinstance(one.answer, Found) and one.answer.node:
+        world.acknowledge(partition, Position(one.answer.node + 1))
+
+
+def _after(token: Token) -> Position:
+    return Position(token.offset + 1)
+

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from ledger.adapters.memory import MemoryContents, MemoryContentStore, MemoryLog, MemoryTopic
-from ledger.alias import AliasKey
+from ledger.alias import AliasKey, partition_of
 from ledger.errors import LedgerError
 from ledger.keeper import Keeper
 from ledger.ledger import Ledger
@@ -23,13 +23,13 @@ from ledger.log import Appended, Record
 from ledger.policy import Policy
 from ledger.query import Reader
 from ledger.replica import Replica
-from ledger.rows import folded_rows
 from ledger.settings import LedgerSettings
-from ledger.turn import Partition, Position
+from ledger.turn import Partition, Position, Scope
 from ledger.verdict import Outcome
-from tests.simulation.evidence import Evidence, Folded
+from tests.simulation.evidence import Evidence, Folded, Sent
 from tests.simulation.faults import CALM, WRITES_LOST_MAX, CrashableStore, HostContentFaults, HostFaults
 from tests.simulation.loop import CALL, OWNER, VirtualLoop
+from tests.simulation.replay import rows_digest
 
 T = TypeVar("T")
 
@@ -71,7 +71,9 @@ class Host:
         self.content_faults = HostContentFaults(self.faults, random)
         self.store = CrashableStore(self.faults.store_fails)
         self.ledger: Ledger | None = None
-        """None while it is down or starting."""
+        """None while it is down, starting or closing."""
+        self.is_busy = False
+        """It is being started or closed."""
         self.lost_writes_count = 0
         """How often a crash took writes back."""
 
@@ -93,12 +95,15 @@ class World:
         self.topic = Topic(partition_count, self._landed)
         self.contents = MemoryContents()
         self.broker_offset_ms = 0
+        self.idle_until_s = 0.0
+        """Routers do nothing until then."""
         self.evidence = Evidence(partition_count=partition_count)
         self.trace_lines: list[str] = []
         self._trace_digest = hashlib.blake2b(digest_size=16)
         self._ids = Random(f"{seed}/ids")
         self._acknowledged: dict[Partition, list[tuple[float, Position]]] = {}
-        self._row_digests: dict[tuple[Partition, Position], tuple[str, str]] = {}
+        self.kept: list[tuple[Sent, Host, int]] = []
+        """Abandonments that a host keeps on its disk, and how often that disk had lost writes by then."""
         self.hosts = [
             Host(f"r{number}", Random(f"{seed}/host/{number}"), self.random.choice([0, 0, -2_000, 1_500, 20_000]))
             for number in range(1, self.random.choice([2, 3, 3]) + 1)
@@ -139,22 +144,28 @@ class World:
     def partitions(self) -> list[Partition]:
         return [Partition(number) for number in range(self.topic.partition_count)]
 
+    def partition(self, scope: Scope) -> Partition:
+        return partition_of(self.alias_key.principal(scope), self.topic.partition_count)
+
     def up(self) -> list[Host]:
         return [host for host in self.hosts if host.ledger is not None]
 
     async def start(self, host: Host) -> bool:
         """Start a host's next incarnation; return whether it serves."""
         host.incarnation += 1
+        host.is_busy = True
         owner = host.owner
         self.trace(host.name, f"starts as {owner}")
         try:
             ledger = await self.run_in(host, self._open(host))
         except (LedgerError, Lost) as error:
-            self.trace(host.name, f"did not start: {type(error).__name__}")
+            self.trace(host.name, f"did not start: {error}")
             if owner == host.owner:
                 await self._wiped_out(owner)
                 host.store = host.store.after_crash(0)
             return False
+        finally:
+            host.is_busy = False
         if owner != host.owner:
             return False
         host.ledger = ledger
@@ -168,8 +179,11 @@ class World:
         async def purge() -> None:
             """Memory is given back at once."""
 
+        async def trim(_: Position) -> None:
+            """The log is kept for the checkers."""
+
         def keeper(reader: Reader, replica: Replica) -> Keeper:
-            return Keeper(contents, reader, replica, sweeps=lambda _: [], purge=purge)
+            return Keeper(contents, reader, replica, sweeps=lambda _: [], purge=purge, trim=trim)
 
         ledger = Ledger(
             log,
@@ -222,11 +236,12 @@ class World:
         assert ledger is not None
         self.trace(host.name, "closes")
         host.ledger = None
-        survivor = host.store.after_crash(0)
-        host.store = survivor
+        host.is_busy = True
         await self.run_in(host, ledger.close())
-        self._count_waiting(owner, ledger)
         await self._wiped_out(owner)
+        self._count_waiting(owner, ledger)
+        host.store = host.store.after_crash(0)
+        host.is_busy = False
 
     def _count_waiting(self, owner: str, ledger: Ledger) -> None:
         if waiting := ledger.replica.pending_count():
@@ -241,8 +256,9 @@ class World:
         began_s = self.loop.time()
         await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
-            if not self.loop.is_paused(owner) and owner == host.owner:
-                self.violation(f"a call on {owner} hung for {self.loop.time() - began_s:.1f} s: {work}")
+            if timeout_s is not None and self.loop.ran_s(owner, began_s) >= timeout_s:
+                self.violation(f"a call on {owner} hung for {timeout_s:.1f} s: {work.__qualname__}")
+            task.add_done_callback(_ignored)
             raise Lost("no answer in time")
         if task.cancelled():
             raise Lost("the connection broke")
@@ -286,11 +302,11 @@ class World:
         if host.ledger is None:
             return
         for partition, state in host.ledger.replica.states().items():
-            digest = hashlib.blake2b(digest_size=12)
-            for key, value in folded_rows(host.store, partition):
-                digest.update(b"%d|%d|" % (len(key), len(value)) + key + value)
             folded = Folded(
-                host=host.owner, partition=partition, position=state.rows.position, digest=digest.hexdigest()
+                host=host.owner,
+                partition=partition,
+                position=state.rows.position,
+                digest=rows_digest(host.store.copy(), partition),
             )
             self.evidence.folded.append(folded)
 
@@ -336,4 +352,13 @@ class World:
         for partition in self.partitions:
             end = self.topic.end(partition)
             self.evidence.records[partition] = list(self.topic.read(partition, Position(0), end))
-        self.evidence.violations.extend(self.loop.died)
+        for sent, host, lost_writes_count in self.kept:
+            sent.is_abandoned = host.lost_writes_count == lost_writes_count
+        for death in self.loop.died:
+            self.violation(death)
+
+
+def _ignored(task: asyncio.Task[Any]) -> None:
+    """Take note of how a call ended for which nobody waits any more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,129 @@
+"""Routes that publish turns: one, a batch, a start, an abandonment.
+
+A batch commits the turns of one principal in the order given, and different principals' side by side. After a turn
+without a verdict the rest of that principal's turns are not tried: a child that is folded without its parent would be
+refused for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.auth import Caller, Role
+from api.errors import status_and_body
+from api.requests import CONTENT_BODY_BYTES_MAX, JSON, NDJSON, decode, media_type, read_body, read_json
+from api.service import Service, answer, event_id_of, verdict_status
+from ledger.bodies import (
+    BATCH_TURNS_MAX,
+    AbandonBody,
+    BatchAnswer,
+    BatchResult,
+    StartBody,
+    TurnBody,
+    WaitingBody,
+)
+from ledger.errors import LedgerError, RetryableError, TooLarge, Unavailable, Unknown
+from ledger.turn import Turn
+from ledger.wire import start_of, turn_of, verdict_body
+
+PRINCIPALS_AT_ONCE_MAX = 64
+"""Principals of one batch whose turns are committed at the same time: where throughput stops growing."""
+
+_turn = msgspec.json.Decoder(TurnBody)
+_turns = msgspec.json.Decoder(list[msgspec.Raw])
+_start = msgspec.json.Decoder(StartBody)
+_abandon = msgspec.json.Decoder(AbandonBody)
+
+
+async def publish(service: Service, request: Request) -> Response:
+    """Commit one turn."""
+    caller = service.caller(request, Role.ROUTER)
+    turn = _turn_from(service, caller, await read_json(request, _turn, bytes_max=CONTENT_BODY_BYTES_MAX))
+    return await service.verdict(turn.event_id, service.ledger.committer.commit(turn))
+
+
+async def start(service: Service, request: Request) -> Response:
+    """Announce a turn or renew its lease."""
+    caller = service.caller(request, Role.ROUTER)
+    body = await read_json(request, _start)
+    scope = caller.scope(body.principal, body.route)
+    announced = start_of(body, scope, event_id_of(body.event_id), service.ledger.now_ms())
+    return await service.verdict(announced.event_id, service.ledger.committer.begin(announced))
+
+
+async def abandon(service: Service, request: Request) -> Response:
+    """Give up a commit; 202 when that is on disk but not in the log yet."""
+    caller = service.caller(request, Role.ROUTER)
+    body = await read_json(request, _abandon)
+    scope = caller.scope(body.principal, body.route)
+    verdict = await service.metrics.commit(service.ledger.committer.abandon(scope, body.event_id))
+    if verdict is None:
+        return answer(WaitingBody(event_id=body.event_id), 202)
+    return answer(verdict_body(verdict, body.event_id), verdict_status(verdict))
+
+
+async def publish_batch(service: Service, request: Request) -> Response:
+    """Commit many turns; 200 with one result for each."""
+    caller = service.caller(request, Role.ROUTER)
+    form = media_type(request, JSON, NDJSON)
+    body = await read_body(request, CONTENT_BODY_BYTES_MAX)
+    parts: list[bytes | msgspec.Raw] = []
+    if form == NDJSON:
+        parts.extend(line for line in body.split(b"\n") if line.strip())
+    else:
+        turns = decode(body, _turns)
+        parts.extend(turns)
+    if len(parts) > BATCH_TURNS_MAX:
+        raise TooLarge("turns", f"has {len(parts)} entries; at most {BATCH_TURNS_MAX} are allowed")
+    results: dict[int, BatchResult] = {}
+    by_principal: dict[str, list[tuple[int, Turn]]] = {}
+    for index, part in enumerate(parts):
+        try:
+            turn = _turn_from(service, caller, decode(part, _turn))
+        except LedgerError as error:
+            results[index] = _failed(index, error)
+        else:
+            by_principal.setdefault(turn.scope.principal, []).append((index, turn))
+    slots = asyncio.Semaphore(PRINCIPALS_AT_ONCE_MAX)
+    async with asyncio.TaskGroup() as group:
+        for turns in by_principal.values():
+            group.create_task(_commit_in_order(service, turns, results, slots))
+    return answer(BatchAnswer(results=[results[index] for index in range(len(parts))]))
+
+
+async def _commit_in_order(
+    service: Service, turns: list[tuple[int, Turn]], results: dict[int, BatchResult], slots: asyncio.Semaphore
+) -> None:
+    """Commit one principal's turns and fill in their results."""
+    stopped: LedgerError | None = None
+    async with slots:
+        for index, turn in turns:
+            if stopped is not None:
+                results[index] = _failed(index, stopped)
+                continue
+            try:
+                verdict = await service.metrics.commit(service.ledger.committer.commit(turn))
+            except LedgerError as error:
+                results[index] = _failed(index, error)
+                if isinstance(error, Unknown):
+                    stopped = Unavailable(
+                        "deadline", "an earlier turn of this principal has no verdict yet; this one was not tried"
+                    )
+                elif isinstance(error, RetryableError):
+                    stopped = error
+            else:
+                body = verdict_body(verdict, turn.event_id)
+                results[index] = BatchResult(index=index, status=verdict_status(verdict), verdict=body)
+
+
+def _turn_from(service: Service, caller: Caller, body: TurnBody) -> Turn:
+    scope = caller.scope(body.principal, body.route)
+    return turn_of(body, scope, event_id_of(body.event_id), service.ledger.now_ms())
+
+
+def _failed(index: int, error: LedgerError) -> BatchResult:
+    status, body = status_and_body(error, f"turns[{index}].")
+    return BatchResult(index=index, status=status, error=body)

@@ -1,0 +1,5 @@
+"""``python -m cli``: the same as the command ``turnledger``."""
+
+from cli.main import main
+
+main()

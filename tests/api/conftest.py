@@ -1,0 +1,83 @@
+"""A service over a real embedded ledger, asked in process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from api.app import create_app
+from api.auth import Access
+from api.metrics import Metrics
+from ledger.adapters.http import LedgerClient
+from ledger.composition import open_embedded
+from ledger.ledger import Ledger
+from ledger.turn import Partition
+
+LOOPBACK = "http://127.0.0.1"
+TOKENS: dict[str, dict[str, object]] = {
+    "router-a": {"namespace": "a", "principals": "*", "routes": ["default"], "roles": ["router"]},
+    "router-b": {"namespace": "b", "principals": "*", "routes": ["default"], "roles": ["router"]},
+    "alice": {"namespace": "a", "principals": ["alice"], "routes": ["default", "other"], "roles": ["router"]},
+    "reader": {"namespace": "a", "principals": ["alice", "bob"], "routes": ["default"], "roles": ["reader"]},
+    "auditor": {"namespace": "a", "principals": "*", "routes": "*", "roles": ["auditor"]},
+    "alice-auditor": {"namespace": "a", "principals": ["alice"], "routes": ["default"], "roles": ["auditor"]},
+    "admin": {"namespace": "a", "principals": "*", "routes": "*", "roles": ["admin"]},
+}
+"""Tokens of the auth file, by their own text."""
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, metrics: Metrics) -> AsyncIterator[Ledger]:
+    async with await open_embedded(tmp_path / "ledger", on_outcome=metrics.folded) as opened:
+        yield opened
+
+
+@pytest.fixture
+def auth_file(tmp_path: Path) -> Path:
+    entries = [{"sha256": hashlib.sha256(token.encode()).hexdigest(), **rest} for token, rest in TOKENS.items()]
+    path = tmp_path / "auth.yaml"
+    path.write_text(yaml.safe_dump({"tokens": entries}))
+    return path
+
+
+@pytest.fixture
+async def http(ledger: Ledger, metrics: Metrics) -> AsyncIterator[httpx.AsyncClient]:
+    """The service without an auth file."""
+    app = create_app(ledger, Access.local(), metrics=metrics)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=LOOPBACK) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(ledger: Ledger, metrics: Metrics) -> AsyncIterator[LedgerClient]:
+    """The same through the project's own client."""
+    app = create_app(ledger, Access.local(), metrics=metrics)
+    async with LedgerClient(transport=httpx.ASGITransport(app)) as opened:
+        yield opened
+
+
+Caller = Callable[[str], httpx.AsyncClient]
+
+
+@pytest.fixture
+async def as_caller(ledger: Ledger, auth_file: Path) -> AsyncIterator[Caller]:
+    """Ask the service with an auth file as the caller who has this token."""
+    transport = httpx.ASGITransport(create_app(ledger, Access.from_file(auth_file)))
+    return lambda token: httpx.AsyncClient(
+        transport=transport, base_url=LOOPBACK, headers={"authorization": f"Bearer {token}"}
+    )
+
+
+def log_end(ledger: Ledger) -> int:
+    """Return the end of the embedded log."""
+    return ledger.replica.rows(Partition(0)).position

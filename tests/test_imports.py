@@ -1,0 +1,76 @@
+"""Dependencies point one way, and each driver is imported in its own corner (design §8)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("ledger", "api", "processors", "cli")
+FORBIDDEN = {
+    "ledger": {"api", "processors", "cli", "broker", "tests", "benchmarks"},
+    "api": {"processors", "cli", "broker", "tests", "benchmarks"},
+    "processors": {"api", "cli", "broker", "tests", "benchmarks"},
+    "cli": {"tests", "benchmarks", "broker"},
+}
+CORNERS = {
+    "aiokafka": ("ledger/adapters/kafka",),
+    "rocksdict": ("ledger/adapters/rocks.py",),
+    "faust": ("processors/",),
+    "fastapi": ("api/",),
+    "starlette": ("api/",),
+    "uvicorn": ("api/",),
+    "typer": ("cli/",),
+}
+PURE = ("turn", "event", "codec", "alias", "policy", "verdict", "lifecycle", "fold", "fold_rules", "fold_turns", "fold_conversations")  # fmt: skip
+IMPURE_MODULES = {"asyncio", "time", "datetime", "random", "secrets", "os", "socket", "logging", "structlog", "threading"}  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the dotted names that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+    return names
+
+
+def files_of(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_what_lies_below_them(package: str) -> None:
+    for path in files_of(package):
+        wrong = {name for name in imports_of(path) if name.split(".")[0] in FORBIDDEN[package]}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+@pytest.mark.parametrize("driver", CORNERS)
+def test_each_driver_is_imported_in_its_own_corner(driver: str) -> None:
+    for package in PACKAGES:
+        for path in files_of(package):
+            relative = path.relative_to(ROOT).as_posix()
+            if any(name.split(".")[0] == driver for name in imports_of(path)):
+                assert relative.startswith(CORNERS[driver]), f"{relative} imports {driver}"
+
+
+def test_only_composition_roots_import_adapters() -> None:
+    roots = ("ledger/adapters/", "ledger/composition.py", "api/serve.py", "cli/")
+    for package in PACKAGES:
+        for path in files_of(package):
+            relative = path.relative_to(ROOT).as_posix()
+            if any(name.startswith("ledger.adapters") for name in imports_of(path)):
+                assert relative.startswith(roots), f"{relative} imports an adapter"
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_core_reads_no_clock_draws_no_randomness_and_does_no_io(module: str) -> None:
+    path = ROOT / "ledger" / f"{module}.py"
+    wrong = {name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES}
+    assert not wrong, f"ledger/{module}.py imports {wrong}"
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(ast.parse(path.read_text())))
