@@ -26,7 +26,7 @@ T = TypeVar("T")
 JSON, NDJSON = "application/json", "application/x-ndjson"
 
 _PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
-_NAMED = re.compile(r"^Object (?:contains unknown field|missing required field) `(?P<name>.*)`", re.DOTALL)
+_NAMED = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
@@ -100,11 +100,11 @@ def _invalid(error: msgspec.ValidationError) -> InvalidInput:
     message = str(error)
     place = _PATH.search(message)
     path = "" if place is None else place["path"].removeprefix(".")
-    named = _NAMED.match(message)
+    reason = message if place is None else message[: place.start()]
+    named = _NAMED.fullmatch(reason)
     if named is not None:
         field = f"{path}.{named['name']}" if path else named["name"]
-        return InvalidInput(field, "is not a known field" if "unknown" in message[:30] else "is required")
-    reason = message if place is None else message[: place.start()]
+        return InvalidInput(field, "is required" if named["what"] == "missing required" else "is not a known field")
     return InvalidInput(path or "body", reason[:1].lower() + reason[1:])
 
 

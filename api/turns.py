@@ -8,6 +8,7 @@ refused for good.
 from __future__ import annotations
 
 import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -74,8 +75,8 @@ async def publish_batch(service: Service, request: Request) -> Response:
     if form == NDJSON:
         parts.extend(line for line in body.split(b"\n") if line.strip())
     else:
-        turns = decode(body, _turns)
-        parts.extend(turns)
+        listed = decode(body, _turns)
+        parts.extend(listed)
     if len(parts) > BATCH_TURNS_MAX:
         raise TooLarge("turns", f"has {len(parts)} entries; at most {BATCH_TURNS_MAX} are allowed")
     results: dict[int, BatchResult] = {}

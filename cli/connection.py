@@ -16,17 +16,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import httpx
 import typer
 
-from api.app import create_app
+if TYPE_CHECKING:
+    from ledger.ledger import Ledger
+
 from api.auth import LOCAL_NAMESPACE, LOCAL_PRINCIPAL, LOCAL_ROUTE, Access, Caller, Role
 from ledger.adapters.http import LedgerClient
-from ledger.composition import open_embedded
 from ledger.errors import InvalidInput, StateDirectoryLocked
-from ledger.ledger import Ledger
 from ledger.turn import Scope, Selector, SelectorKind
 
 P = ParamSpec("P")
@@ -82,9 +82,7 @@ class Connection:
     ] = None
     route: Annotated[
         str | None,
-        typer.Option(
-            envvar="TURNLEDGER_ROUTE", help=f"State domain. Default: '{LOCAL_ROUTE}'.", rich_help_panel=PANEL
-        ),
+        typer.Option(envvar="TURNLEDGER_ROUTE", help=f"State domain. Default: '{LOCAL_ROUTE}'.", rich_help_panel=PANEL),
     ] = None
 
     def scope(self, principal: str | None = None, route: str | None = None) -> Scope:
@@ -113,7 +111,12 @@ class Connection:
             return
         directory = self.directory or default_directory()
         if not (creates or (directory / "log").is_dir()):
-            raise InvalidInput("directory", f"there is no ledger in {directory}; publish to it, or name a service: --url")
+            raise InvalidInput(
+                "directory", f"there is no ledger in {directory}; publish to it or name a service (--url)"
+            )
+        # Here, so that a command that asks a service need not load RocksDB and Kafka clients.
+        from ledger.composition import open_embedded
+
         try:
             ledger = await open_embedded(directory)
         except StateDirectoryLocked:
@@ -125,6 +128,9 @@ class Connection:
 @asynccontextmanager
 async def in_process(ledger: Ledger, namespace: str) -> AsyncIterator[LedgerClient]:
     """Ask a ledger of this process, with every role, for any principal and route of a namespace."""
+    # Here, so that a command that asks a service need not load one.
+    from api.app import create_app
+
     token = secrets.token_hex(16)
     anyone = Caller(namespace=namespace, principals=None, routes=None, roles=frozenset(Role))
     access = Access({hashlib.sha256(token.encode()).digest(): anyone})

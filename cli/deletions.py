@@ -37,7 +37,7 @@ async def delete_response(
 async def delete_conversation(
     connection: Connection,
     conversation_id: Annotated[str, typer.Argument(metavar="ID")],
-    cascade: Annotated[bool, typer.Option("--cascade", help="Its responses too, with all that continues them.")] = False,
+    cascade: Annotated[bool, typer.Option("--cascade", help="Its responses too, and what continues them.")] = False,
     event_id: EventId = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,7 @@ import sys
 from enum import IntEnum
 from typing import Any
 
-import click
+import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
@@ -37,19 +37,22 @@ EPILOG = (
 class ReportingGroup(TyperGroup):
     """The top command: the one place where an error becomes a line and an exit code."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            # Here and not at exit, where a pipe that nobody reads any more could not be answered for.
+            sys.stdout.flush()
         except LedgerError as error:
             report(str(error), error.advice)
-            ctx.exit(exit_code(error))
+            raise typer.Exit(exit_code(error)) from None
         except BrokenPipeError:
             # The reader of a pipe has seen enough; Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(ExitCode.OK)
+            raise typer.Exit(ExitCode.OK) from None
         except OSError as error:
             report(str(error))
-            ctx.exit(ExitCode.FATAL)
+            raise typer.Exit(ExitCode.FATAL) from None
+        return result
 
 
 def report(message: str, advice: str = "") -> None:

@@ -23,7 +23,7 @@ Bootstrap = Annotated[
 ]
 Prefix = Annotated[
     str,
-    typer.Option("--prefix", envvar="TURNLEDGER_TOPIC_PREFIX", help="First part of topic names.", rich_help_panel=PANEL),
+    typer.Option("--prefix", envvar="TURNLEDGER_TOPIC_PREFIX", help="First part of topic names."),
 ]
 AliasKeyFile = Annotated[
     Path,

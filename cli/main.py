@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001  # click calls it with the option's value
+def _print_version(asked: bool) -> None:  # click calls it with the option's value
     if asked:
         typer.echo(f"turnledger {version('turnledger')}")
         raise typer.Exit

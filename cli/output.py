@@ -16,6 +16,9 @@ from cli.failures import ExitCode, exit_code_of_verdict, report
 from ledger.answer import Verdict
 from ledger.wire import verdict_body
 
+WIDTH_ELSEWHERE = 120
+"""Columns of what goes to a file or a pipe, which have no width of their own."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 EventId = Annotated[
     str | None, typer.Option("--event-id", help="Name of this change, kept over retries. Default: a new one.")
@@ -23,8 +26,9 @@ EventId = Annotated[
 
 
 def console() -> Console:
-    """Return the console for answers, as wide as the terminal is now."""
-    return Console(highlight=False, markup=False)
+    """Return the console for answers, as wide as the terminal is."""
+    width = None if sys.stdout.isatty() else WIDTH_ELSEWHERE
+    return Console(highlight=False, markup=False, width=width)
 
 
 def print_json(value: Any) -> None:

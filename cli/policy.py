@@ -64,7 +64,7 @@ def _show(current: Policy, generation: int, *, as_json: bool) -> None:
     console().print(table)
 
 
-def readable(name: str, value: int | bool) -> str:
+def readable(name: str, value: int) -> str:
     """Return a value in the unit that its name ends with, as a person says it."""
     if name.endswith("_ms"):
         return str(timedelta(milliseconds=value))

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
@@ -77,7 +76,8 @@ class Summary:
 async def publish(
     connection: Connection,
     source: Annotated[
-        typer.FileBinaryRead, typer.Argument(metavar="FILE", help="One turn a line, as POST /ledger/v1/turns takes it; - reads stdin.")
+        typer.FileBinaryRead,
+        typer.Argument(metavar="FILE", help="A turn a line, as POST /ledger/v1/turns takes it; -: stdin."),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -160,8 +160,10 @@ def _turn(connection: Connection, number: int, line: bytes) -> Turn:
 
 
 def _lines_in(source: BinaryIO) -> int | None:
-    """Return how many lines a file has; None for a pipe."""
+    """Return how many turns a file has, from where it stands; None for a pipe."""
     if not source.seekable():
         return None
-    count = sum(1 for line in Path(source.name).open("rb") if line.strip())
+    start = source.tell()
+    count = sum(1 for line in source if line.strip())
+    source.seek(start)
     return count

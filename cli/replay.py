@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from cli.connection import Connection, connected
 from cli.output import AsJson, console, moment, print_json
@@ -71,18 +73,22 @@ def milliseconds(text: str) -> int:
     return int(parsed.timestamp() * 1000)
 
 
-def replay_table(events: Iterable[dict[str, Any]]) -> Table:
-    """Return replayed events as a table."""
-    table = Table("at", "appended", "event", "verdict", "response", "conversation", "detail", header_style="bold")
+def replay_table(events: Iterable[dict[str, Any]], *, dated: bool = True) -> Table:
+    """Return replayed events as a table; without ``dated`` it gives the time of day only."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for name in ("at", "appended", "event", "verdict"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("ID", no_wrap=True, overflow="ellipsis")
+    table.add_column("detail")
     for event in events:
         verdict = event["verdict"]
+        appended = moment(event["appended_at_ms"])
         table.add_row(
             f"{event['partition']}:{event['offset']}",
-            moment(event["appended_at_ms"]),
+            appended if dated else appended.partition(" ")[2],
             event["type"],
-            f"[{VERDICT_STYLES.get(verdict, 'red')}]{verdict}[/]",
-            event.get("response_id") or "",
-            event.get("conversation_id") or "",
+            Text(verdict, style=VERDICT_STYLES.get(verdict, "red")),
+            " in ".join(event[name] for name in ("response_id", "conversation_id") if name in event),
             _detail(event),
         )
     return table

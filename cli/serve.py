@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
-from api.serve import ServiceSettings, run
 from cli.connection import default_directory
 from ledger.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from api.serve import ServiceSettings
 
 
 def serve(
@@ -46,11 +47,18 @@ def serve(
         "auth_file": auth_file,
         "log_level": log_level,
     }
+    # Here, so that other commands need not load a server.
+    from api.serve import run
+
     run(service_settings({name: value for name, value in given.items() if value is not None}))
 
 
 def service_settings(given: dict[str, Any]) -> ServiceSettings:
     """Return what was given, completed from the environment. Raises ``InvalidInput`` naming the setting."""
+    from pydantic import ValidationError
+
+    from api.serve import ServiceSettings
+
     try:
         settings = ServiceSettings(**given)
     except ValidationError as error:

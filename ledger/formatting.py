@@ -21,6 +21,8 @@ from ledger.turn import Partition, Position
 
 ADMIN_ATTEMPTS_MAX = 5
 """How often an admin record is appended again when its fate is unknown; the fold takes the first."""
+LEADER_PAUSE_S = 0.2
+"""Between two requests for the end of a partition whose leader did not answer."""
 
 
 class Formatter:
@@ -54,7 +56,7 @@ class Formatter:
     async def _format_partition(
         self, partition: Partition, ledger_id: bytes, policy: Policy, timeout_s: float
     ) -> bytes:
-        await self._barrier.pass_through(partition, timeout_s=timeout_s)
+        await self._pass_barrier(partition, timeout_s)
         if not self._replica.rows(partition).meta.ledger_id:
             event = LedgerFormatted(
                 ledger_id=ledger_id,
@@ -75,7 +77,7 @@ class Formatter:
         check(policy)
         partitions = [Partition(number) for number in range(self._replica.partition_count)]
         for partition in partitions:
-            await self._barrier.pass_through(partition, timeout_s=timeout_s)
+            await self._pass_barrier(partition, timeout_s)
         metas = [self._replica.rows(partition).meta for partition in partitions]
         newest = max(meta.generation for meta in metas)
         is_unfinished = any(meta.generation == newest and meta.policy == policy for meta in metas)
@@ -86,6 +88,20 @@ class Formatter:
                 await self._append(partition, event, timeout_s)
         return generation
 
+    async def _pass_barrier(self, partition: Partition, timeout_s: float) -> None:
+        """Pass the barrier, asking again while there is time: a process may start before its broker answers well."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while True:
+            try:
+                await self._barrier.pass_through(partition, timeout_s=max(0.0, deadline_s - loop.time()))
+            except Unavailable as error:
+                if error.reason != "leader" or loop.time() + LEADER_PAUSE_S >= deadline_s:
+                    raise
+                await asyncio.sleep(LEADER_PAUSE_S)
+            else:
+                return
+
     async def _append(self, partition: Partition, event: Event, timeout_s: float) -> None:
         """Append and wait for the fold; the caller reads the rows to see what came of it."""
         value = codec.encode(event, self._replica.rows(partition).meta.format)
@@ -93,7 +109,7 @@ class Formatter:
             try:
                 appended = await self._log.append(partition, CONTROL_KEY, value, timeout_s=timeout_s)
             except AppendUncertain:
-                await self._barrier.pass_through(partition, timeout_s=timeout_s)
+                await self._pass_barrier(partition, timeout_s)
                 continue
             await self._replica.reached(partition, Position(appended.offset + 1), timeout_s=timeout_s)
             return
@@ -105,10 +121,7 @@ class Formatter:
         Raises ``ManifestMismatch`` naming what differs, ``Unavailable`` when the log cannot be read.
         """
         await asyncio.gather(
-            *(
-                self._barrier.pass_through(Partition(number), timeout_s=timeout_s)
-                for number in range(self._replica.partition_count)
-            )
+            *(self._pass_barrier(Partition(number), timeout_s) for number in range(self._replica.partition_count))
         )
         ledger_id = self._replica.rows(Partition(0)).meta.ledger_id
         for partition, state in self._replica.states().items():

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,9 @@ class EmbeddedDemo:
     requests: list[Request] = field(default_factory=read_trace)
     tally: Tally = field(default_factory=Tally)
 
+    wrong: int = 0
+    """Turns not accepted or not found, and rows that differ: nothing, unless the ledger is broken."""
+
     async def run(self) -> None:
         """Show everything once."""
         for step in (
@@ -63,8 +66,8 @@ class EmbeddedDemo:
         roots = len({request.root_turn for request in self.requests})
         self.narrator.step(
             f"{count} turns of real traffic",
-            f"A slice of a public trace: {roots} conversations, text made up. The replicas take turns in each, so every "
-            "continuation arrives where its parent did not. Each answer is looked up on the other one at once.",
+            f"A slice of a public trace: {roots} conversations, text made up. The replicas take turns in each, so "
+            "every continuation arrives where its parent did not. Each answer is looked up there at once.",
         )
         with self.narrator.progress() as bar:
             task = bar.add_task("turns", total=count)
@@ -72,20 +75,25 @@ class EmbeddedDemo:
                 (self.a, self.b), self.requests, lambda _: self.scope, lambda: bar.advance(task)
             )
         self.narrator.facts(self.tally.facts())
+        self.wrong += self.tally.not_found + (count - self.tally.accepted)
 
     async def continuation(self) -> None:
         native = max((r for r in self.requests if r.native), key=lambda request: request.depth)
         portable = self.deepest()
         self.narrator.step(
             "Who owns this response?",
-            "What a native turn continues lives at one provider only, and the other replica knows which. A portable turn "
-            "can be continued anywhere: its whole history is here.",
+            "The state of a native turn lives at one provider only, and every replica knows which. A portable turn can "
+            "be continued anywhere: its whole history is here, branch by branch.",
         )
         for request in (native, portable):
             replica, name = (self.b, "replica B") if request.depth % 2 == 0 else (self.a, "replica A")
             self.narrator.said("", f"{request.response_id}, turn {request.depth + 1} of its conversation")
             self.narrator.answered(name, await replica.load(response(self.scope, request.response_id)))
         self.narrator.said("history", await self.history_of(portable.response_id))
+        one, other = self.branches()
+        self.narrator.said("", f"{one.response_id} and {other.response_id} both continue {one.previous_response_id}")
+        for branch in (one, other):
+            self.narrator.said("history", await self.history_of(branch.response_id))
 
     async def conflict(self) -> None:
         taken = self.deepest()
@@ -109,7 +117,9 @@ class EmbeddedDemo:
             ("replica A", self.a, "first", read),
             ("replica B", self.b, "second", read),
         ):
-            turn = self.turn(turn_name, f"resp_{turn_name}", conversation_id=conversation.id, expected_revision=expected)
+            turn = self.turn(
+                turn_name, f"resp_{turn_name}", conversation_id=conversation.id, expected_revision=expected
+            )
             self.narrator.decided(name, await replica.publish(turn))
         again = await self.b.load(conversation)
         assert isinstance(again, Found), "it was created above"
@@ -119,7 +129,7 @@ class EmbeddedDemo:
     async def duplicate(self) -> None:
         self.narrator.step(
             "A duplicate: the answer was lost, the router sends again",
-            "The same event_id has one effect, however often and wherever it arrives. The first verdict is given again.",
+            "The same event_id has one effect, however often and wherever it arrives. The first verdict stands.",
         )
         turn = self.turn("once", "resp_once")
         self.narrator.decided("replica A", await self.a.publish(turn))
@@ -128,7 +138,7 @@ class EmbeddedDemo:
     async def expiry(self) -> None:
         self.narrator.step(
             "An expired ID",
-            "The policy gives the next turn one second to live. The partition's own clock decides, so all replicas agree, "
+            "The policy gives the next turn one second to live. The log's own clock decides, so all replicas agree, "
             "and 'gone' stays different from 'never existed'.",
         )
         policy, _ = await self.a.policy()
@@ -162,11 +172,11 @@ class EmbeddedDemo:
         began_s = time.perf_counter()
         events = [event async for event in self.a.replay()]
         elapsed_s = time.perf_counter() - began_s
-        self.narrator.table(replay_table(events[-REPLAYED_SHOWN:]))
+        self.narrator.table(replay_table(events[-REPLAYED_SHOWN:], dated=False))
         verdicts = Counter(event["verdict"] for event in events)
         self.narrator.facts(
             {
-                "events": f"{len(events)}, the last {REPLAYED_SHOWN} are shown; {len(events) / elapsed_s:,.0f} a second",
+                "events": f"{len(events)} in {elapsed_s:.2f} s, the last {REPLAYED_SHOWN} are shown",
                 "verdicts": ", ".join(f"{count} {word}" for word, count in verdicts.most_common()),
             }
         )
@@ -176,10 +186,11 @@ class EmbeddedDemo:
         await asyncio.gather(*(ledger.confirm() for ledger in self.ledgers))
         rows = [dict(folded_rows(ledger.store, Partition(0))) for ledger in self.ledgers]
         differing = sum(rows[0].get(key) != rows[1].get(key) for key in rows[0].keys() | rows[1].keys())
+        self.wrong += differing
         self.narrator.facts(
             {
                 "rows": f"{len(rows[0])} on replica A, {len(rows[1])} on replica B, {differing} differ",
-                **self.tally.facts(),
+                **self.tally.rates(),
             }
         )
 
@@ -187,19 +198,29 @@ class EmbeddedDemo:
         """Return the last turn of the longest portable chain."""
         return max((r for r in self.requests if not r.native), key=lambda request: request.depth)
 
+    def branches(self) -> tuple[Request, Request]:
+        """Return two portable turns that continue the same one, as deep as there are any."""
+        seen: dict[int, Request] = {}
+        for request in sorted(self.requests, key=lambda request: -request.depth):
+            if request.parent_turn is not None and not request.native:
+                if request.parent_turn in seen:
+                    return seen[request.parent_turn], request
+                seen[request.parent_turn] = request
+        raise AssertionError("the slice has branches")
+
     def turn(self, name: str, response_id: str, **fields: Any) -> Turn:
         """Return a small turn of the demo's own."""
         owner = fields.pop("owner", Owner(native=False, target="alpha"))
-        items: Mapping[str, list[Any]] = {
-            "input": [{"type": "message", "role": "user", "content": f"the {name} turn"}],
-            "output": [{"type": "message", "role": "assistant", "content": "taken"}],
-        }
+        content = Content(
+            input=[{"type": "message", "role": "user", "content": f"the {name} turn"}],
+            output=[{"type": "message", "role": "assistant", "content": "taken"}],
+        )
         return Turn(
             scope=self.scope,
             event_id=f"event_{name}",
             response_id=response_id,
             owner=owner,
-            content=None if owner.native else Content(**items),
+            content=None if owner.native else content,
             begun_at_ms=wall_clock_ms(),
             **fields,
         )
@@ -232,11 +253,11 @@ async def two_replicas(directory: Path) -> AsyncIterator[tuple[Ledger, Ledger]]:
             await first.close()
 
 
-async def demonstrate(directory: Path, scope: Scope, narrator: Narrator) -> None:
-    """Run the whole demo on a new ledger in ``directory``."""
+async def demonstrate(directory: Path, scope: Scope, narrator: Narrator) -> int:
+    """Run the whole demo on a new ledger in ``directory``; return how many answers were wrong, which is 0."""
     narrator.open(
         "turnledger",
-        "Two replicas of a router, A and B, share one ledger. What one learns, the other can answer at once: who owns a "
+        "Two replicas of a router, A and B, share one ledger. What one learns, the other answers at once: who owns a "
         "response, what its history is, and what became of it.",
     )
     async with (
@@ -244,4 +265,6 @@ async def demonstrate(directory: Path, scope: Scope, narrator: Narrator) -> None
         in_process(ledgers[0], scope.namespace) as a,
         in_process(ledgers[1], scope.namespace) as b,
     ):
-        await EmbeddedDemo(narrator=narrator, ledgers=ledgers, a=a, b=b, scope=scope).run()
+        demo = EmbeddedDemo(narrator=narrator, ledgers=ledgers, a=a, b=b, scope=scope)
+        await demo.run()
+        return demo.wrong

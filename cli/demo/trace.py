@@ -9,10 +9,10 @@ from typing import Any
 
 CHARACTERS_PER_TOKEN = 4
 """About what English has."""
-WORDS = (
-    "the ledger keeps every turn of a conversation where each router can find it whichever replica took it and "
-    "however many of them have gone since so that a client may continue what another began"
-).split()
+WORDS = tuple(
+    "the ledger keeps every turn of a conversation where each router can find it, whichever replica took it and "  # noqa: SIM905  # prose
+    "however many of them have gone since, so that a client may continue what another began.".split()
+)
 TARGETS = ("alpha", "beta", "gamma")
 """Providers between which the demo's routers choose."""
 NATIVE_EVERY = 4
@@ -69,7 +69,7 @@ def read_trace() -> list[Request]:
     """Return the slice that ships with the command, in order of arrival: parents before their children."""
     requests: dict[int, Request] = {}
     source = resources.files("cli") / "data" / "conversation_trace.csv"
-    with source.open(encoding="utf-8", newline="") as file:
+    with source.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             turn = int(row["turn"])
             parent = requests[int(row["parent_turn"])] if row["parent_turn"] else None

@@ -6,7 +6,6 @@ asks leaders for ends.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 
 from ledger.adapters.kafka_leader import KafkaLeaders
@@ -26,7 +25,7 @@ class KafkaLog:
         self._topic = settings.topic(TURNS)
         self._leaders = KafkaLeaders(settings, self._topic)
         self._appender = KafkaAppender(settings, self._topic)
-        self._tails: weakref.WeakSet[KafkaTail] = weakref.WeakSet()
+        self._tails: set[KafkaTail] = set()
         self._closed = False
 
     async def append(self, partition: Partition, key: bytes, value: bytes, *, timeout_s: float) -> Appended:
@@ -39,7 +38,7 @@ class KafkaLog:
         if self._closed:
             raise Unavailable("closed", "the log was closed")
         tail = await KafkaTail.start(self._settings, self._topic, positions, self._leaders)
-        self._tails.add(tail)
+        self._tails = {open_tail for open_tail in self._tails if not open_tail.closed} | {tail}
         return tail
 
     async def end(self, partition: Partition, *, timeout_s: float) -> Position:

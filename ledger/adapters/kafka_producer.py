@@ -140,9 +140,8 @@ class KafkaAppender:
         try:
             known = await producer.partitions_for(self._topic)
         except KafkaError as error:
+            # Nothing was sent, so what waits may go on waiting, each until its own deadline.
             self._replace(producer, error)
-            cause = type(error).__name__
-            _fail(list(waiting), lambda: Unavailable("broker", f"the topic cannot be reached: {cause}"))
             return
         if partition not in known:
             _fail(list(waiting), lambda: Unavailable("manifest", f"the topic has {len(known)} partitions"))

@@ -49,29 +49,48 @@ class KafkaTail:
         self._gaps: dict[TopicPartition, LogGap] = {}
         self._answered_at_ms: dict[TopicPartition, int | None] = {}
         self._answered_at_s = time.monotonic()
-        self._closed = False
+        self.closed = False
 
     @classmethod
     async def start(
         cls, settings: KafkaSettings, topic: str, positions: Mapping[Partition, Position], leaders: KafkaLeaders
     ) -> KafkaTail:
-        """Connect and start fetching. Raises ``Unavailable``.""" consumer = AIOKafkaConsumer( group_id=None,
-        auto_offset_reset="none", enable_auto_commit=False, isolation_level="read_committed", fetch_min_bytes=1,
-        fetch_max_wait_ms=settings.fetch_wait_ms_max, fetch_max_bytes=FETCH_BYTES_MAX,
-        max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX, **settings.client_options(), ) # aiokafka never closes the
-        first connection of a start that is cancelled, so a start is waited for: it is bounded # by the request
-        timeouts. starting = asyncio.create_task(consumer.start()) started = False try: await asyncio.shield(starting)
-        started = True except KafkaError as error: raise Unavailable("broker", f"the log cannot be reached:
-        {type(error).__name__}") from error finally: # A task that has not had its first turn makes aiokafka's stop()
-        fail, hence the turn after the start. await asyncio.wait([starting]) await asyncio.sleep(0) if not started:
-        await consumer.stop() tail = cls(consumer, topic, leaders, settings.tail_records_max) tail._assign(positions)
+        """Connect and start fetching. Raises ``Unavailable``."""
+        consumer = AIOKafkaConsumer(
+            group_id=None,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            fetch_min_bytes=1,
+            fetch_max_wait_ms=settings.fetch_wait_ms_max,
+            fetch_max_bytes=FETCH_BYTES_MAX,
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
+            **settings.client_options(),
+        )
+        # aiokafka never closes the first connection of a start that is cancelled, so a start is always waited for; the
+        # request timeouts bound it.
+        starting = asyncio.create_task(consumer.start())
+        tail = None
+        try:
+            await asyncio.shield(starting)
+            # A task that has not had its first turn makes aiokafka's stop() fail.
+            await asyncio.sleep(0)
+            tail = cls(consumer, topic, leaders, settings.tail_records_max)
+            tail._assign(positions)
+        except KafkaError as error:
+            raise Unavailable("broker", f"the log cannot be reached: {type(error).__name__}") from error
+        finally:
+            if tail is None:
+                await asyncio.wait([starting])
+                await asyncio.sleep(0)
+                await consumer.stop()
         return tail
 
     async def next(self, wait_s: float) -> list[RecordBatch]:
         """See ``Tail.next``."""
         deadline = time.monotonic() + wait_s
         while True:
-            if self._closed:
+            if self.closed:
                 raise Unavailable("closed", "the tail was closed")
             left_s = deadline - time.monotonic()
             try:
@@ -95,7 +114,7 @@ class KafkaTail:
 
     async def close(self) -> None:
         """Stop fetching and close the connections."""
-        self._closed = True
+        self.closed = True
         await self._consumer.stop()
 
     def _assign(self, positions: Mapping[Partition, Position]) -> None:

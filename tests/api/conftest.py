@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from api.app import create_app
-from api.auth import Access
+from api.auth import Access, Caller, Role
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
 from ledger.composition import open_embedded
 from ledger.ledger import Ledger
 from ledger.turn import Partition
+from tests.api.faults import ScriptedFaults, faulty_ledger
 
 LOOPBACK = "http://127.0.0.1"
 TOKENS: dict[str, dict[str, object]] = {
@@ -66,7 +67,7 @@ async def client(ledger: Ledger, metrics: Metrics) -> AsyncIterator[LedgerClient
         yield opened
 
 
-Caller = Callable[[str], httpx.AsyncClient]
+AsCaller = Callable[[str], httpx.AsyncClient]
 
 
 @pytest.fixture
@@ -76,6 +77,25 @@ async def as_caller(ledger: Ledger, auth_file: Path) -> AsyncIterator[Caller]:
     return lambda token: httpx.AsyncClient(
         transport=transport, base_url=LOOPBACK, headers={"authorization": f"Bearer {token}"}
     )
+
+
+@pytest.fixture
+def faults() -> ScriptedFaults:
+    return ScriptedFaults()
+
+
+@pytest.fixture
+async def faulty(faults: ScriptedFaults) -> AsyncIterator[Ledger]:
+    async with faulty_ledger(faults, partition_count=2) as opened:
+        yield opened
+
+
+def as_router(ledger: Ledger) -> httpx.AsyncClient:
+    """Ask a service over ``ledger`` that lets its one caller name any principal."""
+    caller = Caller(namespace="a", principals=None, routes=("default",), roles=frozenset(Role))
+    access = Access({hashlib.sha256(b"router").digest(): caller})
+    transport = httpx.ASGITransport(create_app(ledger, access))
+    return httpx.AsyncClient(transport=transport, base_url=LOOPBACK, headers={"authorization": "Bearer router"})
 
 
 def log_end(ledger: Ledger) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
@@ -13,11 +12,10 @@ from api.turns import PRINCIPALS_AT_ONCE_MAX
 from ledger.audit import Filter, replay
 from ledger.bodies import BATCH_TURNS_MAX
 from ledger.composition import scratch_view
-from ledger.errors import Unavailable
 from ledger.ledger import Ledger
-from ledger.log import AppendUncertain
-from ledger.turn import Partition
-from tests.api.conftest import Caller, log_end
+from ledger.turn import Partition, Scope
+from tests.api.conftest import AsCaller, as_router, log_end
+from tests.api.faults import DELIVERED, LOST, REFUSED, ScriptedFaults
 
 NATIVE = {"native": True, "target": "provider-a", "digest": "ab12"}
 
@@ -89,16 +87,12 @@ async def test_abandoned_commit_is_undone(http: httpx.AsyncClient) -> None:
     assert (found.status_code, found.json()["error"]["reason"]) == (410, "deleted")
 
 
-async def test_abandonment_that_cannot_be_written_is_accepted_for_later(
-    http: httpx.AsyncClient, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise Unavailable("broker", "no leader")
-
-    monkeypatch.setattr(ledger.log, "append", refuse)
-    answer = await http.post("/ledger/v1/abandonments", json={"event_id": "e1"})
+async def test_abandonment_that_cannot_be_written_is_accepted_for_later(faulty: Ledger, faults: ScriptedFaults) -> None:
+    faults.fates[partition_of("p", faulty)] = [REFUSED]
+    async with as_router(faulty) as http:
+        answer = await http.post("/ledger/v1/abandonments", json={"event_id": "e1", "principal": "p"})
     assert (answer.status_code, answer.json()) == (202, {"event_id": "e1", "waiting": True})
-    assert ledger.committer.abandonments_waiting() == 1
+    assert faulty.committer.abandonments_waiting() == 1
 
 
 async def test_batch_answers_each_turn_by_its_index(http: httpx.AsyncClient) -> None:
@@ -123,7 +117,7 @@ async def test_batch_as_lines_is_the_same_as_a_list(http: httpx.AsyncClient) -> 
     assert [result["status"] for result in answer.json()["results"]] == [200, 200, 200]
 
 
-async def test_batch_keeps_the_order_of_each_principal(as_caller: Caller, ledger: Ledger) -> None:
+async def test_batch_keeps_the_order_of_each_principal(as_caller: AsCaller, ledger: Ledger) -> None:
     names = [f"p{number}" for number in range(PRINCIPALS_AT_ONCE_MAX + 1)]
     batch = [
         portable(
@@ -144,21 +138,16 @@ async def test_batch_keeps_the_order_of_each_principal(as_caller: Caller, ledger
 
 
 async def test_rest_of_a_principal_is_not_tried_after_a_turn_without_verdict(
-    as_caller: Caller, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    faulty: Ledger, faults: ScriptedFaults
 ) -> None:
-    commit = ledger.committer.commit
-
-    async def slow(turn: Any) -> Any:
-        return await commit(turn, timeout_s=0.0 if turn.response_id == "a1" else 5.0)
-
-    monkeypatch.setattr(ledger.committer, "commit", slow)
-    batch = [native("a0", principal="a"), native("a1", principal="a", event_id="lost"), native("b0", principal="b")]
-    batch.append(native("a2", principal="a", previous_response_id="a1"))
-    async with as_caller("router-a") as http:
+    other = next(name for name in "bcdefgh" if partition_of(name, faulty) != partition_of("a", faulty))
+    faults.fates[partition_of("a", faulty)] = [DELIVERED, LOST]
+    batch = [native("r0", principal="a"), native("r1", principal="a", event_id="lost"), native("r0", principal=other)]
+    batch.append(native("r2", principal="a", previous_response_id="r1"))
+    async with as_router(faulty) as http:
         results = (await http.post("/ledger/v1/turns/batch", json=batch)).json()["results"]
     assert [result["status"] for result in results] == [200, 504, 200, 503]
     assert results[1]["error"]["event_id"] == "lost"
-    assert results[1]["error"]["advice"] == "retry with the same event_id, or abandon it"
 
 
 @pytest.mark.parametrize(("count", "status"), [(BATCH_TURNS_MAX, 200), (BATCH_TURNS_MAX + 1, 413)])
@@ -169,15 +158,10 @@ async def test_batch_is_bounded(http: httpx.AsyncClient, ledger: Ledger, count: 
     assert log_end(ledger) == end
 
 
-async def test_commit_without_a_verdict_answers_504_with_its_event_id(
-    http: httpx.AsyncClient, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def uncertain(*_: object, **__: object) -> None:
-        raise AppendUncertain("not acknowledged")
-
-    monkeypatch.setattr(ledger.log, "append", uncertain)
-    monkeypatch.setattr(ledger.committer, "commit", functools.partial(ledger.committer.commit, timeout_s=0.05))
-    answer = await http.post("/ledger/v1/turns", json=native("r1", event_id="e1"))
+async def test_commit_without_a_verdict_answers_504_with_its_event_id(faulty: Ledger, faults: ScriptedFaults) -> None:
+    faults.fates[partition_of("p", faulty)] = [LOST]
+    async with as_router(faulty) as http:
+        answer = await http.post("/ledger/v1/turns", json=native("r1", event_id="e1", principal="p"))
     assert answer.status_code == 504
     error = answer.json()["error"]
     assert (error["code"], error["event_id"]) == ("unknown", "e1")
@@ -185,12 +169,14 @@ async def test_commit_without_a_verdict_answers_504_with_its_event_id(
 
 
 async def test_commit_that_was_not_written_answers_503_and_when_to_retry(
-    http: httpx.AsyncClient, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    faulty: Ledger, faults: ScriptedFaults
 ) -> None:
-    async def refuse(*_: object, **__: object) -> None:
-        raise Unavailable("broker", "no leader")
-
-    monkeypatch.setattr(ledger.log, "append", refuse)
-    answer = await http.post("/ledger/v1/turns", json=native("r1"))
+    faults.fates[partition_of("p", faulty)] = [REFUSED]
+    async with as_router(faulty) as http:
+        answer = await http.post("/ledger/v1/turns", json=native("r1", principal="p"))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["error"]["reason"] == "broker"
+
+
+def partition_of(principal: str, ledger: Ledger) -> Partition:
+    return ledger.committer.partition(Scope(namespace="a", route="default", principal=principal))

@@ -134,6 +134,7 @@ def test_oldest_tombstone_over_the_maximum_is_forgotten_early(world: World, numb
     for index in range(number):
         world.turn(f"r{index}")
         world.delete(f"r{index}")
+        world.wait(1)
     assert (world.response("r0") is None) == forgotten
     assert world.principal().tombstones == 2
     assert present(world.response(f"r{number - 1}")).fate == Fate.DELETED

@@ -153,8 +153,12 @@ class CrashableStore(MemoryViewStore):
 
     def after_crash(self, writes_lost: int) -> CrashableStore:
         """Return the store as a crash leaves it: as of some earlier write."""
-        left = CrashableStore(self._fails)
-        MemoryViewStore.write(left, dict(self.copy().scan(b"", b"\xff" * 64)))
+        left = type(self)(self._fails)
+        left.copy_from(dict(self.copy().scan(b"", b"\xff" * 64)))
         for _ in range(min(writes_lost, len(self._undo))):
-            MemoryViewStore.write(left, self._undo.pop())
+            left.copy_from(self._undo.pop())
         return left
+
+    def copy_from(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Write without a fault and without a way back."""
+        super().write(rows)

@@ -318,6 +318,8 @@ class PartitionModel:
         """Return the conversation that an accepted record continues; None when it makes a new one."""
         policy, clock_ms = self.policies[offset], self.clocks_ms[offset + 1]
         found, end = self.conversation(alias, offset, clock_ms)
+        if not self.is_exact:
+            return None if may_be_new else found
         if found is not None and end is not None:
             is_in_grace = end.reason == "expired" and clock_ms < end.at_ms + policy.commit_grace_ms
             if not is_in_grace:
@@ -325,12 +327,11 @@ class PartitionModel:
                 if not is_forgotten:
                     self._contradict(offset, f"names a conversation that is gone: {end}")
                 found = None
-        if self.is_exact:
-            if found is None and not may_be_new:
-                self._contradict(offset, "changes a conversation that does not exist")
-            revision = 0 if found is None else found.revision
-            if expected_revision is not None and expected_revision != revision:
-                self._contradict(offset, f"expected revision {expected_revision}, the conversation was at {revision}")
+        if found is None and not may_be_new:
+            self._contradict(offset, "changes a conversation that does not exist")
+        revision = 0 if found is None else found.revision
+        if expected_revision is not None and expected_revision != revision:
+            self._contradict(offset, f"expected revision {expected_revision}, the conversation was at {revision}")
         return found
 
     def _store(self, alias: bytes, state: Conversation) -> None:

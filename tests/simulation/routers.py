@@ -102,9 +102,14 @@ class Router:
         turn, is_plain = self._new_turn()
         sent = self._sent("turn", turn.scope, turn.event_id, is_plain=is_plain)
         verdict = await self._settle(sent, lambda ledger, timeout_s: ledger.committer.commit(turn, timeout_s=timeout_s))
-        if verdict is not None and verdict.accepted and turn.conversation_id is not None:
+        if verdict is None:
+            return
+        if verdict.accepted and turn.conversation_id is not None:
             conversation = Selector(scope=turn.scope, kind=SelectorKind.CONVERSATION, id=turn.conversation_id)
             self._board.revisions[conversation] = verdict.revision
+            await self._follow_up(conversation)
+        else:
+            await self._follow_up(Selector(scope=turn.scope, kind=SelectorKind.RESPONSE, id=turn.response_id))
 
     def _new_turn(self, *, scope: Scope | None = None, key: tuple[str, bytes] | None = None) -> tuple[Turn, bool]:
         random, board = self._random, self._board
@@ -205,6 +210,12 @@ class Router:
         sent = self._sent("turn", scope, turn.event_id)
         await self._settle(sent, lambda ledger, timeout_s: ledger.committer.commit(turn, timeout_s=timeout_s))
 
+    async def _follow_up(self, selector: Selector) -> None:
+        """Read what has just been changed, the moment it was acknowledged, on any replica."""
+        if self._random.random() < 0.6:
+            host = self._random.choice(self._world.hosts)
+            await read(self._world, host, selector, self._choose_mode(), timeout_s=self._world.settings.read_timeout_s)
+
     # Changes outside a turn
 
     async def _delete_response(self) -> None:
@@ -216,6 +227,7 @@ class Router:
                     known.selector, event_id=event_id, timeout_s=timeout_s
                 ),
             )
+            await self._follow_up(known.selector)
 
     async def _create_conversation(self) -> None:
         random, board = self._random, self._board
@@ -447,7 +459,7 @@ class Router:
             self._world,
             self._choose_host(),
             selector,
-            random.choice(["weak", "strong", "history"] if kind is not SelectorKind.ITEM else ["strong"]),
+            "strong" if kind is SelectorKind.ITEM else self._choose_mode(),
             token=token,
             timeout_s=random.choice([0.3, self._world.settings.read_timeout_s]),
         )
@@ -456,6 +468,9 @@ class Router:
 
     def _choose_host(self) -> Host:
         return self._home if self._random.random() < 0.5 else self._random.choice(self._world.hosts)
+
+    def _choose_mode(self) -> str:
+        return self._random.choice(["weak", "weak", "strong", "history"])
 
     def _pick(self, kind: SelectorKind, scope: Scope | None = None) -> Named | None:
         known = [named for named in self._board.named[kind] if scope is None or named.selector.scope == scope]

@@ -1,0 +1,133 @@
+"""Two service processes on one Kafka ledger, as an operator would run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.adapters.http import LedgerClient
+from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.kafka_topics import create_topics
+from ledger.alias import AliasKey
+from ledger.composition import open_kafka
+from ledger.policy import Policy
+from ledger.turn import Content, Owner, Scope, Selector, SelectorKind, Turn
+
+READY_PREFIX = "turnledger serving on "
+START_TIMEOUT_S = 60.0
+NATIVE = Owner(native=True, target="provider-a", digest=b"\x01" * 16)
+PORTABLE = Owner(native=False, target="provider-c")
+
+
+@dataclass(slots=True, kw_only=True)
+class Deployment:
+    """A formatted ledger on Kafka, and where its processes keep their state."""
+
+    kafka: KafkaSettings
+    alias_key: AliasKey
+    directory: Path
+
+    @property
+    def key_file(self) -> Path:
+        return self.directory / "alias.key"
+
+
+async def deploy(bootstrap: str, directory: Path, *, partition_count: int = 4) -> Deployment:
+    """Create topics under a prefix of their own and format them."""
+    kafka = KafkaSettings(bootstrap=bootstrap, prefix=f"e2e-{secrets.token_hex(6)}")
+    await create_topics(kafka, partition_count=partition_count, replication_factor=1)
+    secret = secrets.token_bytes(32)
+    deployment = Deployment(kafka=kafka, alias_key=AliasKey(secret), directory=directory)
+    deployment.key_file.write_text(secret.hex())
+    ledger = await open_kafka(kafka, directory / "formatting", deployment.alias_key, format_policy=Policy())
+    await ledger.close()
+    return deployment
+
+
+class Service:
+    """One ``turnledger serve`` process with a state directory of its own."""
+
+    def __init__(self, deployment: Deployment, name: str) -> None:
+        self._deployment = deployment
+        self.directory = deployment.directory / name
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Start and return when it serves."""
+        command = [
+            sys.executable, "-m", "cli", "serve", "--port", "0", "--directory", str(self.directory),
+            "--bootstrap", self._deployment.kafka.bootstrap, "--prefix", self._deployment.kafka.prefix,
+            "--alias-key-file", str(self._deployment.key_file), "--log-level", "error",
+        ]  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment
+        )
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_TIMEOUT_S)
+        assert line.decode().startswith(READY_PREFIX), f"the service ended with {await self._process.wait()}"
+        self.url = line.decode().removeprefix(READY_PREFIX).strip()
+
+    def client(self) -> LedgerClient:
+        """Return a client of this process."""
+        return LedgerClient(self.url)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """End it with SIGTERM; return its exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def _end(self, number: int) -> int:
+        if self._process is None:
+            return 0
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        code = await self._process.wait()
+        self._process = None
+        return code
+
+
+@asynccontextmanager
+async def running(deployment: Deployment, *names: str) -> AsyncIterator[list[Service]]:
+    """Run one service per name; whatever still runs at the end is killed."""
+    services = [Service(deployment, name) for name in names]
+    try:
+        await asyncio.gather(*(service.start() for service in services))
+        yield services
+    finally:
+        await asyncio.gather(*(service.kill() for service in services))
+
+
+def scope(principal: str = "local") -> Scope:
+    """Return the scope that a service without an auth file gives its callers."""
+    return Scope(namespace="default", route="default", principal=principal)
+
+
+def turn(number: int, *, portable: bool = False, previous: int | None = None, begun_at_ms: int) -> Turn:
+    """Return turn ``number``; its IDs follow from the number."""
+    return Turn(
+        scope=scope(),
+        event_id=f"event-{number}",
+        response_id=f"resp_{number}",
+        previous_response_id=None if previous is None else f"resp_{previous}",
+        owner=PORTABLE if portable else NATIVE,
+        begun_at_ms=begun_at_ms,
+        content=Content(input=[{"n": number}], output=[{"n": -number}]) if portable else None,
+    )
+
+
+def response(number: int) -> Selector:
+    """Return the selector of turn ``number``'s response."""
+    return Selector(scope=scope(), kind=SelectorKind.RESPONSE, id=f"resp_{number}")
