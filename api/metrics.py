@@ -3,6 +3,7 @@ never an ID."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
@@ -14,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from api.errors import status_and_body
 from ledger.answer import Answer, Verdict
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, StoreFailed
 from ledger.ledger import Ledger
 from ledger.log import Record
 from ledger.turn import SelectorKind
@@ -136,12 +137,18 @@ class _LedgerState(Collector):
             value=ledger.replica.tail_reopened_count,
         )
         yield GaugeMetricFamily(
+            "turnledger_ready", "1: the process may get traffic.", value=float(not ledger.not_ready_reason())
+        )
+        # A disk that fails takes away what is read from it, not the metrics that say so.
+        with contextlib.suppress(StoreFailed):
+            yield from self._stored()
+
+    def _stored(self) -> Iterator[Metric]:
+        ledger = self._ledger
+        yield GaugeMetricFamily(
             "turnledger_abandonments_waiting",
             "Abandonments kept on disk until they can be written.",
             value=ledger.committer.abandonments_waiting(),
-        )
-        yield GaugeMetricFamily(
-            "turnledger_ready", "1: the process may get traffic.", value=float(not ledger.not_ready_reason())
         )
         if isinstance(ledger.store, Measured):
             yield GaugeMetricFamily(

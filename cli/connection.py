@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 from api.auth import LOCAL_NAMESPACE, LOCAL_PRINCIPAL, LOCAL_ROUTE, Access, Caller, Role
 from ledger.adapters.http import LedgerClient
-from ledger.errors import InvalidInput, StateDirectoryLocked
+from ledger.errors import InvalidInput, StateDirectoryLocked, Unavailable
 from ledger.turn import Scope, Selector, SelectorKind
 
 P = ParamSpec("P")
@@ -106,7 +106,7 @@ class Connection:
         if self.url is not None:
             if self.namespace is not None:
                 raise InvalidInput("namespace", "is decided by the token when a service is asked")
-            async with LedgerClient(self.url, token=self.token) as client:
+            async with service_client(self.url, self.token) as client:
                 yield client
             return
         directory = self.directory or default_directory()
@@ -123,6 +123,25 @@ class Connection:
             raise ServedElsewhere(f"the ledger in {directory} is open in another process") from None
         async with ledger, in_process(ledger, self.namespace or LOCAL_NAMESPACE) as client:
             yield client
+
+
+@asynccontextmanager
+async def service_client(url: str, token: str | None = None) -> AsyncIterator[LedgerClient]:
+    """Ask a running service. Raises ``InvalidInput`` for what is no URL, ``Unavailable`` naming the URL."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidInput("url", f"is not a URL: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidInput("url", "must begin with http:// or https:// and name a host")
+    async with LedgerClient(url, token=token) as client:
+        try:
+            yield client
+        except Unavailable as error:
+            if error.reason != "service":
+                raise
+            message = str(error).removeprefix("unavailable (service): ")
+            raise Unavailable("service", f"{message}: {url}") from error
 
 
 @asynccontextmanager

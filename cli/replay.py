@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -19,6 +19,8 @@ from ledger.turn import SelectorKind
 
 VERDICT_STYLES = {"accepted": "green", "duplicate": "yellow", "quarantined": "red"}
 """Everything else is a refusal."""
+WRAPPED = frozenset({"ID", "conversation", "detail"})
+"""Columns that give way where the terminal is narrow."""
 
 
 @connected
@@ -73,33 +75,33 @@ def milliseconds(text: str) -> int:
     return int(parsed.timestamp() * 1000)
 
 
-def replay_table(events: Iterable[dict[str, Any]], *, dated: bool = True) -> Table:
-    """Return replayed events as a table; without ``dated`` it gives the time of day only."""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for name in ("at", "appended", "event", "verdict"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("ID", no_wrap=True, overflow="ellipsis")
-    table.add_column("detail")
+def replay_table(events: Sequence[dict[str, Any]], *, dated: bool = True) -> Table:
+    """Return replayed events as a table; without ``dated`` it is about 80 columns wide."""
+    has_detail = any("first_verdict" in event or "reason" in event for event in events)
+    wide = dict.fromkeys(("appended", "conversation"), dated) | {"detail": has_detail}
+    names = ("at", "appended", "event", "verdict", "ID", "conversation", "owner", "revision", "detail")
+    shown = [name for name in names if wide.get(name, True)]
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in shown:
+        table.add_column(name, no_wrap=name not in WRAPPED, justify="right" if name == "revision" else "left")
     for event in events:
-        verdict = event["verdict"]
-        appended = moment(event["appended_at_ms"])
-        table.add_row(
-            f"{event['partition']}:{event['offset']}",
-            appended if dated else appended.partition(" ")[2],
-            event["type"],
-            Text(verdict, style=VERDICT_STYLES.get(verdict, "red")),
-            " in ".join(event[name] for name in ("response_id", "conversation_id") if name in event),
-            _detail(event),
-        )
+        cells = _cells(event)
+        table.add_row(*(cells[name] for name in shown))
     return table
 
 
-def _detail(event: dict[str, Any]) -> str:
+def _cells(event: dict[str, Any]) -> dict[str, str | Text]:
+    verdict = event["verdict"]
     owner = (event.get("event") or {}).get("owner") or {}
-    parts = {
-        "owner": owner.get("target"),
-        "revision": event.get("revision"),
-        "first": event.get("first_verdict"),
-        "reason": event.get("reason"),
+    first = f"first {event['first_verdict']} at {event['first_offset']}" if "first_verdict" in event else ""
+    return {
+        "at": f"{event['partition']}:{event['offset']}",
+        "appended": moment(event["appended_at_ms"]),
+        "event": event["type"],
+        "verdict": Text(verdict, style=VERDICT_STYLES.get(verdict, "red")),
+        "ID": event.get("response_id", event.get("conversation_id", "")),
+        "conversation": event.get("conversation_id", "") if "response_id" in event else "",
+        "owner": owner.get("target", ""),
+        "revision": str(event.get("revision", "")),
+        "detail": event.get("reason", first),
     }
-    return " ".join(f"{name}={value}" for name, value in parts.items() if value)

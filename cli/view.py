@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cli.connection import ServedElsewhere, default_directory
+from cli.connection import ServedElsewhere, default_directory, service_client
 from cli.failures import ExitCode, report
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json, progress
 from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
-from ledger.adapters.http import LedgerClient
 from ledger.errors import StateDirectoryLocked
 
 view = typer.Typer(no_args_is_help=True, help="Look at or rebuild the view of a replica.")
@@ -56,7 +55,7 @@ def status(
 
 
 async def _not_ready_reason(url: str) -> str:
-    async with LedgerClient(url) as client:
+    async with service_client(url) as client:
         return await client.not_ready_reason()
 
 

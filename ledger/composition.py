@@ -149,6 +149,10 @@ async def open_kafka(
         on_outcome=on_outcome,
         on_close=close_copies,
     )
-    await contents.start()
+    try:
+        await contents.start()
+    except BaseException:
+        await ledger.close()
+        raise
     await ledger.start(format_policy=format_policy)
     return ledger

@@ -77,12 +77,7 @@ def fold(rows: Rows, record: Record) -> tuple[Outcome, list[Fact]]:
         event = codec.decode(record.value, meta.format)
     except UndecodableRecord as error:
         return _quarantine(rows, record, digest, error.reason), []
-    is_upgrade = isinstance(event, FormatRaised) or (isinstance(event, LedgerFormatted) and not meta.ledger_id)
-    if is_upgrade and (event.format > codec.FORMAT or event.fold_version > codec.FOLD_VERSION):
-        raise UnsupportedUpgrade(
-            f"partition {record.partition} was raised to format {event.format}, rules {event.fold_version} at offset "
-            f"{record.offset}; this build knows format {codec.FORMAT}, rules {codec.FOLD_VERSION}"
-        )
+    _check_supported(meta, record, event)
     if not meta.ledger_id and not isinstance(event, LedgerFormatted):
         return _quarantine(rows, record, digest, "not_formatted"), []
     clock_ms = _advanced(meta, record.appended_at_ms, event.written_at_ms)
@@ -132,6 +127,17 @@ def _advanced(meta: MetaRow, appended_at_ms: int, written_at_ms: int) -> int:
     if appended_at_ms - meta.clock_ms <= step_max_ms or written_at_ms >= appended_at_ms - step_max_ms:
         return appended_at_ms
     return meta.clock_ms
+
+
+def _check_supported(meta: MetaRow, record: Record, event: Event) -> None:
+    """Refuse what sets a format or rules that this build does not know."""
+    if not isinstance(event, FormatRaised | LedgerFormatted) or (isinstance(event, LedgerFormatted) and meta.ledger_id):
+        return
+    if event.format > codec.FORMAT or event.fold_version > codec.FOLD_VERSION:
+        raise UnsupportedUpgrade(
+            f"partition {record.partition} was raised to format {event.format}, rules {event.fold_version} at offset "
+            f"{record.offset}; this build knows format {codec.FORMAT}, rules {codec.FOLD_VERSION}"
+        )
 
 
 def _quarantine(rows: Rows, record: Record, digest: bytes, reason: str, step: Lifecycle | None = None) -> Outcome:

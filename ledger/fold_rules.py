@@ -64,15 +64,7 @@ class Step(Lifecycle):
 
     def lineage_of(self, digest: bytes, principal: bytes) -> LineageRow:
         """Return the lineage's row, or a new one. What was erased of it is cut first, before anything is added."""
-        row = self.rows.lineage(digest)
-        if row is None:
-            return LineageRow(principal=principal)
-        erased = self.rows.principal(row.principal)
-        if 0 < row.active_offset < erased.cut_offset:
-            self.cut_lineage(digest, erased.cut_offset, Fate.ERASED, erased.cut_at_ms)
-            row = self.rows.lineage(digest)
-            assert row is not None, "a cut keeps the row of its lineage"
-        return row
+        return self.cut_erased(digest) or LineageRow(principal=principal)
 
     def judge_key(self, key: bytes, request_digest: bytes, turn_id: bytes | None, cut_offset: int) -> Outcome | None:
         """Rule 7."""
@@ -142,7 +134,8 @@ class Step(Lifecycle):
                 self.end_conversation(alias, row, gone.fate, gone.at_ms)
             self.forget_tombstone(Kind.CONVERSATION, alias)
             return None
-        in_grace = not row.fate and gone.fate is Fate.EXPIRED
+        is_erased = row.created_offset < self.rows.principal(row.principal).cut_offset
+        in_grace = not row.fate and gone.fate is Fate.EXPIRED and not is_erased
         if in_grace and self.clock_ms < gone.at_ms + self.policy.commit_grace_ms:
             return row
         return refused(Code.CONVERSATION_GONE)
@@ -218,6 +211,9 @@ class Step(Lifecycle):
     def touch(self, digest: bytes, lineage: LineageRow, *, nodes: int, records: int, size_bytes: int) -> None:
         """Make the lineage the principal's most recently active one, refresh it and count what was added."""
         rows = self.rows
+        if 0 < lineage.expires_at_ms <= self.clock_ms - self.policy.commit_grace_ms:
+            lineage = replace(lineage, lapsed_offset=self.offset, lapsed_at_ms=lineage.expires_at_ms)
+            self.enqueue(0, Task.SWEEP_LINEAGE, digest + ordered(0))
         if lineage.active_offset:
             rows.delete_index(Kind.ACTIVITY, lineage.principal + ordered(lineage.active_offset))
         rows.put_index(Kind.ACTIVITY, lineage.principal + ordered(self.offset), digest)

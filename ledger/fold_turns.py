@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ledger.event import OwnerRef, ResponseDeleted, TurnAbandoned, TurnCompleted, TurnStarted
-from ledger.fold_rules import ACCEPTED, CONTINUABLE, Step, refused, same_owner
-from ledger.lifecycle import Task
+from ledger.fold_rules import ACCEPTED, Step, refused, same_owner
+from ledger.lifecycle import CONTINUABLE, Task
 from ledger.rows import (
     ConversationRow,
     EventRow,

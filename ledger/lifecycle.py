@@ -79,15 +79,18 @@ def response_fate(
     """Return why the response is gone, or None while it lives."""
     if row.fate:
         return Gone(Fate(row.fate), row.gone_at_ms, row.forget_at_ms)
-    if row.node < principal.cut_offset:
-        return Gone(Fate.ERASED, principal.cut_at_ms, principal.cut_at_ms + policy.tombstone_ttl_ms)
     if row.status in RUNNING:
-        if clock_ms < row.lease_until_ms + policy.event_window_max_ms:
-            return None
-        return Gone(Fate.EXPIRED, row.lease_until_ms, row.lease_until_ms + policy.tombstone_ttl_ms)
-    if lineage is None:
-        return None
-    return _cut_or_expired(row.node, row.expires_at_ms or lineage.expires_at_ms, lineage, clock_ms, policy)
+        ends_at_ms, gone = row.lease_until_ms + policy.event_window_max_ms, None
+        if clock_ms >= ends_at_ms:
+            gone = Gone(Fate.EXPIRED, row.lease_until_ms, row.lease_until_ms + policy.tombstone_ttl_ms)
+    else:
+        gone = None
+        if lineage is not None:
+            lasts_until_ms = lineage.lapsed_at_ms if row.node < lineage.lapsed_offset else lineage.expires_at_ms
+            expires_at_ms = row.expires_at_ms or lasts_until_ms
+            gone = _cut_or_expired(row.node, expires_at_ms, lineage, clock_ms, policy)
+        ends_at_ms = NEVER_MS if gone is None else gone.at_ms
+    return _erased_before(row.node, ends_at_ms, principal, policy) or gone
 
 
 def conversation_fate(
@@ -96,15 +99,22 @@ def conversation_fate(
     """Return why the conversation is gone, or None while it lives."""
     if row.fate:
         return Gone(Fate(row.fate), row.gone_at_ms, row.forget_at_ms)
-    if row.created_offset < principal.cut_offset:
-        return Gone(Fate.ERASED, principal.cut_at_ms, principal.cut_at_ms + policy.tombstone_ttl_ms)
-    if lineage is None:
+    gone = None
+    if lineage is not None:
+        gone = _cut_or_expired(row.created_offset, lineage.expires_at_ms, lineage, clock_ms, policy)
+    ends_at_ms = NEVER_MS if gone is None else gone.at_ms
+    return _erased_before(row.created_offset, ends_at_ms, principal, policy) or gone
+
+
+def _erased_before(offset: int, ends_at_ms: int, principal: PrincipalRow, policy: Policy) -> Gone | None:
+    """Return an erasure as the fate if it came before the end that was due anyway: the first end is the fate."""
+    if offset >= principal.cut_offset or principal.cut_at_ms >= ends_at_ms:
         return None
-    return _cut_or_expired(row.created_offset, lineage.expires_at_ms, lineage, clock_ms, policy)
+    return Gone(Fate.ERASED, principal.cut_at_ms, principal.cut_at_ms + policy.tombstone_ttl_ms)
 
 
 def _cut_or_expired(offset: int, expires_at_ms: int, lineage: LineageRow, clock_ms: int, policy: Policy) -> Gone | None:
-    if offset < lineage.cut_offset:
+    if offset < lineage.cut_offset and lineage.cut_at_ms < expires_at_ms:
         return Gone(Fate(lineage.cut_fate), lineage.cut_at_ms, lineage.cut_at_ms + policy.tombstone_ttl_ms)
     if clock_ms >= expires_at_ms:
         return Gone(Fate.EXPIRED, expires_at_ms, expires_at_ms + policy.tombstone_ttl_ms)
@@ -287,8 +297,8 @@ class Lifecycle:
         row = rows.lineage(digest)
         if row is None:
             return
-        if fate is not Fate.ERASED:
-            principal = rows.principal(row.principal)
+        principal = rows.principal(row.principal)
+        if row.active_offset >= principal.cut_offset:
             rows.put(
                 Kind.PRINCIPAL,
                 row.principal,
@@ -304,6 +314,17 @@ class Lifecycle:
             replace(row, records=0, size_bytes=0, active_offset=0, cut_offset=offset, cut_fate=fate, cut_at_ms=at_ms),
         )
         self.enqueue(0, Task.SWEEP_LINEAGE, digest + ordered(0))
+
+    def cut_erased(self, digest: bytes) -> LineageRow | None:
+        """Cut what was erased of a lineage, if that has not been done; return its row."""
+        row = self.rows.lineage(digest)
+        if row is None:
+            return None
+        erased = self.rows.principal(row.principal)
+        if not 0 < row.active_offset < erased.cut_offset:
+            return row
+        self.cut_lineage(digest, erased.cut_offset, Fate.ERASED, erased.cut_at_ms)
+        return self.rows.lineage(digest)
 
     def evict(self, principal_digest: bytes, lineage: bytes, offset: int) -> None:
         """Bring a principal back under its budgets, without touching what is being written."""
@@ -490,7 +511,7 @@ class Lifecycle:
         principal = rows.principal(subject)
         active = rows.scan(Kind.ACTIVITY, subject, subject + ordered(principal.cut_offset), SWEEP_NODES_MAX)
         for _, digest in active:
-            self.cut_lineage(digest, principal.cut_offset, Fate.ERASED, principal.cut_at_ms)
+            self.cut_erased(digest)
         if len(active) == SWEEP_NODES_MAX:
             self.enqueue(0, Task.SWEEP_PRINCIPAL, subject)
 

@@ -115,7 +115,7 @@ class EmbeddedDemo:
         read = created.revision
         for name, replica, turn_name, expected in (
             ("replica A", self.a, "first", read),
-            ("replica B", self.b, "second", read),
+            ("replica B", self.b, "late", read),
         ):
             turn = self.turn(
                 turn_name, f"resp_{turn_name}", conversation_id=conversation.id, expected_revision=expected
@@ -123,7 +123,7 @@ class EmbeddedDemo:
             self.narrator.decided(name, await replica.publish(turn))
         again = await self.b.load(conversation)
         assert isinstance(again, Found), "it was created above"
-        retried = self.turn("third", "resp_second", conversation_id=conversation.id, expected_revision=again.revision)
+        retried = self.turn("retried", "resp_late", conversation_id=conversation.id, expected_revision=again.revision)
         self.narrator.decided("replica B", await self.b.publish(retried))
 
     async def duplicate(self) -> None:

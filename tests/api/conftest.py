@@ -71,7 +71,7 @@ AsCaller = Callable[[str], httpx.AsyncClient]
 
 
 @pytest.fixture
-async def as_caller(ledger: Ledger, auth_file: Path) -> AsyncIterator[Caller]:
+def as_caller(ledger: Ledger, auth_file: Path) -> AsCaller:
     """Ask the service with an auth file as the caller who has this token."""
     transport = httpx.ASGITransport(create_app(ledger, Access.from_file(auth_file)))
     return lambda token: httpx.AsyncClient(

@@ -42,6 +42,7 @@ class ScriptedFaults:
         """Where the tail sees nothing more."""
         self.leaderless: set[Partition] = set()
         """Partitions whose end nobody names."""
+        self.topic: MemoryTopic | None = None
 
     def append(self, partition: Partition) -> AppendFate:
         return self.fates[partition].pop(0) if self.fates[partition] else DELIVERED
@@ -56,8 +57,9 @@ class ScriptedFaults:
 @asynccontextmanager
 async def faulty_ledger(faults: ScriptedFaults, *, partition_count: int = 1) -> AsyncIterator[Ledger]:
     """Open a formatted ledger on a log with ``faults``."""
+    faults.topic = MemoryTopic(partition_count, log_id="test")
     ledger = Ledger(
-        MemoryLog(MemoryTopic(partition_count, log_id="test"), now_ms=wall_clock_ms, faults=faults),
+        MemoryLog(faults.topic, now_ms=wall_clock_ms, faults=faults),
         MemoryContentStore(MemoryContents(), now_ms=wall_clock_ms),
         MemoryViewStore(),
         AliasKey(b"k" * 32),

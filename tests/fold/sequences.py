@@ -264,7 +264,8 @@ class Writer:
             case Action.START:
                 return self._started(step, principal, common | began)
             case Action.ABANDON:
-                abandoned = event_digest(f"append-{max(0, offset - step.a + 1)}", principal)
+                number = max(0, offset - step.a) if step.a else offset + 1
+                abandoned = event_digest(f"append-{number}", principal)
                 return TurnAbandoned(**common, abandoned=abandoned)
             case Action.DELETE:
                 return ResponseDeleted(**common, response=self._response(step.a, principal))

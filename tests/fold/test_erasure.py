@@ -94,6 +94,14 @@ def test_tombstones_say_erased_and_end(world: World) -> None:
     assert world.item("i") is None
 
 
+@QUEUE
+def test_alias_that_was_forgotten_before_the_erasure_stays_forgotten(world: World, ticked: bool) -> None:
+    world.turn("a", conversation="c")
+    world.wait(150)
+    erased(world, ticked=ticked)
+    assert world.turn("a", conversation="c", expected_revision=0).code is Code.ACCEPTED
+
+
 def test_erasure_is_remembered_for_ever(world: World) -> None:
     world.erase()
     world.tick_after(86_400)

@@ -120,6 +120,20 @@ def test_forgotten_alias_can_be_claimed_again(world: World, after_s: float, code
     check(Table.of(world.stored()))
 
 
+@pytest.mark.parametrize("ticked", [False, True], ids=["before the queue ran", "after the queue ran"])
+def test_lineage_that_begins_anew_does_not_revive_what_had_expired(ticked: bool) -> None:
+    world = sliding()
+    world.turn("a", conversation="c")
+    world.wait(150)
+    if ticked:
+        world.settle()
+    assert world.turn("b", conversation="c", native=True).code is Code.ACCEPTED
+    assert world.turn("d", parent="a").code is Code.PARENT_UNKNOWN
+    assert world.turn("a", native=True).code is Code.ACCEPTED
+    world.settle()
+    check(Table.of(world.stored()))
+
+
 def test_forgotten_conversation_starts_anew(world: World) -> None:
     world.turn("a", conversation="c")
     world.delete_conversation("c")

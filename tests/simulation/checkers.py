@@ -123,8 +123,10 @@ def check_reads(evidence: Evidence, model: Model) -> list[str]:
             found.append(f"{name} failed: {read.failure}")
         elif read.answer is not None and (problems := _read_problems(read, model)):
             shown = repr(read.answer)[:300]
-            found.append(f"{name} between positions {problems[0][0]} and {problems[-1][0]} of {read.partition} "
-                         f"answered {shown}, but {problems[-1][1]}")
+            found.append(
+                f"{name} between positions {problems[0][0]} and {problems[-1][0]} of {read.partition} "
+                f"answered {shown}, but {problems[-1][1]}"
+            )
     return found
 
 

@@ -36,15 +36,17 @@ class Weather:
     store_fails: float = 0.0
 
 
-CALM = Weather()
+CALM = Weather(freeze=0.1, freeze_s=0.05)
+"""Even then a tail is behind now and then."""
+HEALED = Weather()
 WEATHERS: dict[str, Weather] = {
     "calm": CALM,
     "lossy": Weather(refuse=0.1, unacknowledged=0.2, late=0.15, duplicate=0.15, end_fails=0.1, append_delay_s=0.02),
     "laggy": Weather(
-        freeze=0.05, freeze_s=0.6, end_delay_s=0.08, content_freeze=0.1, append_delay_s=0.05, unacknowledged=0.05
+        freeze=0.3, freeze_s=0.6, end_delay_s=0.08, content_freeze=0.1, append_delay_s=0.05, unacknowledged=0.05
     ),
     "cut_off": Weather(refuse=0.6, unacknowledged=0.3, late=0.1, late_delay_s=20.0, end_fails=0.9, freeze=0.3),
-    "silent": Weather(freeze=0.02, freeze_s=5.0, unacknowledged=0.1, late=0.1),
+    "silent": Weather(freeze=0.2, freeze_s=4.0, unacknowledged=0.1, late=0.1),
     "failing_disk": Weather(store_fails=0.3, content_fails=0.3, unacknowledged=0.1),
 }
 

@@ -38,7 +38,7 @@ from ledger.turn import Partition, SelectorKind, Status
 from ledger.verdict import Code
 from tests.simulation.evidence import Evidence
 
-BOUNDLESS = 2**40
+BOUNDLESS = 2**30
 """Limits from here on are never reached in a run."""
 
 
@@ -384,7 +384,7 @@ class PartitionModel:
         """Whether a budget may have taken the turn at ``offset`` by then."""
         if not self.is_exact:
             return True
-        records_max = min(policy.principal_records_max for policy in self.policies[1:])
+        records_max = min(policy.principal_records_max for policy in self.policies)
         turns = self.places.turns_of.get(self._turn(offset).principal, [])
         return sum(1 for turn in turns if turn < position) > records_max
 

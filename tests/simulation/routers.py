@@ -88,7 +88,7 @@ class Router:
         ]
         weights = [weight for weight, _ in actions]
         for _ in range(operations):
-            await asyncio.sleep(random.expovariate(1 / 0.4))
+            await asyncio.sleep(random.expovariate(1 / 0.2))
             while self._world.idle_until_s > self._world.loop.time():
                 await asyncio.sleep(self._world.idle_until_s - self._world.loop.time())
             if self._world.evidence.violations:
@@ -118,12 +118,12 @@ class Router:
         expected: Revision | None = None
         owner = random.choice(NATIVE_OWNERS if random.random() < 0.3 else PORTABLE_OWNERS)
         style = random.random()
-        if style < 0.35 and (parent := self._pick(SelectorKind.RESPONSE, scope)):
+        if style < 0.3 and (parent := self._pick(SelectorKind.RESPONSE, scope)):
             previous_id = parent.selector.id
             owner = self._mostly(parent.owner, owner)
-        elif style < 0.75:
+        elif style < 0.8:
             known = self._pick(SelectorKind.CONVERSATION, scope)
-            if known is None or random.random() < 0.2:
+            if known is None or random.random() < 0.1:
                 conversation_id = board.new("conv")
                 self._name(SelectorKind.CONVERSATION, scope, conversation_id, owner)
                 expected = Revision(0) if random.random() < 0.3 else None
@@ -132,10 +132,12 @@ class Router:
                 if random.random() < 0.5:
                     expected = board.revisions.get(known.selector)
         response_id, is_fresh = board.new("resp"), True
-        if random.random() < 0.05 and (taken := self._pick(SelectorKind.RESPONSE, scope)):
+        if random.random() < 0.1 and (taken := self._pick(SelectorKind.RESPONSE, scope)):
             response_id, is_fresh = taken.selector.id, False
         event_id = board.new("event")
-        status = random.choices([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED], [85, 6, 6, 3])[0]
+        status = random.choices([Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED], [85, 6, 6, 3])[
+            0
+        ]
         items, item_ids = self._new_items(scope, event_id, conversation_id, is_portable=not owner.native)
         turn = Turn(
             scope=scope,
@@ -353,9 +355,7 @@ class Router:
         else:
             world.trace(self.name, f"policy: generation {generation}")
 
-    async def _change(
-        self, kind: str, scope: Scope, use: Callable[[Ledger, str, float], Awaitable[Verdict]]
-    ) -> None:
+    async def _change(self, kind: str, scope: Scope, use: Callable[[Ledger, str, float], Awaitable[Verdict]]) -> None:
         event_id = self._board.new("event")
         sent = self._sent(kind, scope, event_id)
         await self._settle(sent, lambda ledger, timeout_s: use(ledger, event_id, timeout_s), may_abandon=False)
@@ -379,7 +379,7 @@ class Router:
                 return verdict
             if failure == "refused":
                 return None
-            if verdict is None and may_abandon and random.random() < 0.3:
+            if verdict is None and may_abandon and random.random() < 0.4:
                 await self._abandon(sent, host)
                 return None
             if number + 1 < ATTEMPTS_MAX:
@@ -476,7 +476,7 @@ class Router:
         known = [named for named in self._board.named[kind] if scope is None or named.selector.scope == scope]
         if not known:
             return None
-        return self._random.choice(known[-6:] if self._random.random() < 0.7 else known)
+        return self._random.choice(known[-4:] if self._random.random() < 0.7 else known)
 
     def _mostly(self, owner: Owner, other: Owner) -> Owner:
         return owner if self._random.random() < 0.85 else other
@@ -546,4 +546,3 @@ async def read(
 
 def _after(token: Token) -> Position:
     return Position(token.offset + 1)
-

@@ -27,7 +27,7 @@ from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Position, Scope
 from ledger.verdict import Outcome
 from tests.simulation.evidence import Evidence, Folded, Sent
-from tests.simulation.faults import CALM, WRITES_LOST_MAX, CrashableStore, HostContentFaults, HostFaults
+from tests.simulation.faults import HEALED, WRITES_LOST_MAX, CrashableStore, HostContentFaults, HostFaults
 from tests.simulation.loop import CALL, OWNER, VirtualLoop
 from tests.simulation.replay import rows_digest
 
@@ -100,6 +100,7 @@ class World:
         self.evidence = Evidence(partition_count=partition_count)
         self.trace_lines: list[str] = []
         self._trace_digest = hashlib.blake2b(digest_size=16)
+        self._spawned: list[asyncio.Task[object]] = []
         self._ids = Random(f"{seed}/ids")
         self._acknowledged: dict[Partition, list[tuple[float, Position]]] = {}
         self.kept: list[tuple[Sent, Host, int]] = []
@@ -149,6 +150,11 @@ class World:
 
     def up(self) -> list[Host]:
         return [host for host in self.hosts if host.ledger is not None]
+
+    def spawn(self, host: Host, work: Coroutine[Any, Any, object]) -> None:
+        """Start or close a host in the background; ``heal`` waits for it."""
+        host.is_busy = True
+        self._spawned.append(self.loop.create_task(work))
 
     async def start(self, host: Host) -> bool:
         """Start a host's next incarnation; return whether it serves."""
@@ -325,9 +331,11 @@ class World:
         self.trace("world", "heals")
         self.broker_offset_ms = 0
         for host in self.hosts:
-            host.faults.weather = CALM
+            host.faults.weather = HEALED
             host.faults.on_append = None
             self.loop.resume(host.owner)
+        if self._spawned:
+            await asyncio.wait(self._spawned)
         await asyncio.sleep(self.settings.commit_timeout_s + HANG_S)
         for host in self.hosts:
             while host.ledger is None and not self.evidence.violations:

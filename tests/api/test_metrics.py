@@ -1,0 +1,96 @@
+"""Metrics and logs: what is counted, and that no ID and no content is in either."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from api.logs import _without_values
+from ledger.ledger import Ledger
+from tests.api.conftest import as_router
+from tests.api.faults import LOST, ScriptedFaults
+from tests.api.test_turns import native, partition_of, portable
+
+SECRET = "sk-very-secret"
+"""Part of every ID and content of these tests."""
+
+
+async def samples(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+    text = (await http.get("/metrics")).text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_appends_and_lookups_are_counted_by_how_they_ended(http: httpx.AsyncClient) -> None:
+    await http.post("/ledger/v1/turns", json=native("r1"))
+    await http.post("/ledger/v1/turns", json=native("r1"))
+    for opaque_id in ("r1", "r2"):
+        await http.get("/ledger/v1/lookup", params={"kind": "response", "id": opaque_id})
+    counted = await samples(http)
+    assert counted["turnledger_appends_total", "accepted"] == 1
+    assert counted["turnledger_appends_total", "response_exists"] == 1
+    assert counted["turnledger_lookups_total", "response", "found"] == 1
+    assert counted["turnledger_lookups_total", "response", "missing"] == 1
+    assert counted["turnledger_records_folded_total", "response_exists"] == 1
+    assert counted["turnledger_commit_seconds_count",] == 2
+    assert counted["turnledger_barrier_seconds_count",] >= 1
+
+
+async def test_state_of_the_view_is_shown(http: httpx.AsyncClient, ledger: Ledger) -> None:
+    await http.post("/ledger/v1/turns", json=native("r1"))
+    shown = await samples(http)
+    assert shown["turnledger_position", "0"] == 2
+    assert shown["turnledger_lag", "0"] == 0
+    assert shown["turnledger_quarantined_total", "0"] == 0
+    assert shown["turnledger_ready",] == 1
+    assert shown["turnledger_abandonments_waiting",] == 0
+    assert shown["turnledger_tail_reopened_total",] == ledger.replica.tail_reopened_count
+    assert shown["turnledger_view_rows",] > 0
+    assert shown["turnledger_view_bytes",] > 0
+
+
+async def test_readiness_and_its_reason_follow_the_ledger(faulty: Ledger) -> None:
+    async with as_router(faulty) as http:
+        assert (await http.get("/health/ready")).json() == {"ready": True}
+        await faulty.close()
+        answer = await http.get("/health/ready")
+        assert (answer.status_code, answer.json()["ready"]) == (503, False)
+        assert answer.json()["reason"]
+        assert (await http.get("/health/live")).status_code == 200
+        assert (await samples(http))["turnledger_ready",] == 0
+
+
+async def test_no_id_and_no_content_is_in_metrics_or_logs(
+    faulty: Ledger, faults: ScriptedFaults, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    named = {"principal": SECRET, "event_id": f"{SECRET}-event", "idempotency_key": SECRET, "request_digest": "ab"}
+    with structlog.testing.capture_logs() as logged:
+        async with as_router(faulty) as http:
+            await http.post("/ledger/v1/turns", json=portable(f"{SECRET}-1", SECRET, **named))
+            faults.fates[partition_of(SECRET, faulty)] = [LOST]
+            lost = native(f"{SECRET}-2", principal=SECRET, event_id=f"{SECRET}-lost")
+            assert (await http.post("/ledger/v1/turns", json=lost)).status_code == 504
+            await http.post("/ledger/v1/turns", json={SECRET: SECRET})
+            for kind in ("response", "conversation", "item"):
+                await http.get("/ledger/v1/lookup", params={"kind": kind, "id": SECRET, "principal": SECRET})
+            await http.get(f"/ledger/v1/{SECRET}")
+            text = (await http.get("/metrics")).text
+    assert any(line["event"] == "request_failed" for line in logged)
+    output = capfd.readouterr()
+    for place in (text, str(logged), output.out, output.err, caplog.text):
+        assert SECRET not in place
+
+
+def test_exception_is_logged_by_type_and_place_only() -> None:
+    try:
+        os.environ.__getitem__(SECRET)
+    except KeyError:
+        event = _without_values(None, "error", {"event": "failed", "exc_info": True})
+    assert event["error"] == "KeyError"
+    assert event["at"][0].endswith("test_exception_is_logged_by_type_and_place_only")
+    assert SECRET not in str(event)
