@@ -24,8 +24,31 @@ CORNERS = {
     "uvicorn": ("api/",),
     "typer": ("cli/",),
 }
-PURE = ("turn", "event", "codec", "alias", "policy", "verdict", "lifecycle", "fold", "fold_rules", "fold_turns", "fold_conversations")  # fmt: skip
-IMPURE_MODULES = {"asyncio", "time", "datetime", "random", "secrets", "os", "socket", "logging", "structlog", "threading"}  # fmt: skip
+PURE = (
+    "turn",
+    "event",
+    "codec",
+    "alias",
+    "policy",
+    "verdict",
+    "lifecycle",
+    "fold",
+    "fold_rules",
+    "fold_turns",
+    "fold_conversations",
+)
+IMPURE_MODULES = {
+    "asyncio",
+    "time",
+    "datetime",
+    "random",
+    "secrets",
+    "os",
+    "socket",
+    "logging",
+    "structlog",
+    "threading",
+}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -159,7 +159,6 @@ class World:
     async def start(self, host: Host) -> bool:
         """Start a host's next incarnation; return whether it serves."""
         host.incarnation += 1
-        host.is_busy = True
         owner = host.owner
         self.trace(host.name, f"starts as {owner}")
         try:
@@ -239,14 +238,13 @@ class World:
     async def close(self, host: Host) -> None:
         """Stop a host in the regular way, with calls under way."""
         ledger, owner = host.ledger, host.owner
-        assert ledger is not None
-        self.trace(host.name, "closes")
-        host.ledger = None
-        host.is_busy = True
-        await self.run_in(host, ledger.close())
-        await self._wiped_out(owner)
-        self._count_waiting(owner, ledger)
-        host.store = host.store.after_crash(0)
+        if ledger is not None:
+            self.trace(host.name, "closes")
+            host.ledger = None
+            await self.run_in(host, ledger.close())
+            await self._wiped_out(owner)
+            self._count_waiting(owner, ledger)
+            host.store = host.store.after_crash(0)
         host.is_busy = False
 
     def _count_waiting(self, owner: str, ledger: Ledger) -> None:
