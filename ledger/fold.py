@@ -180,15 +180,17 @@ class _Judge(Step):
             return duplicate_of(event.event_id, first)
         outcome = replace(self._judge_new(event), event_id=event.event_id)
         if outcome.code is not Code.TOO_LATE and outcome.reason != _WINDOW:
+            # Remembered beyond its own window, so that it can still be abandoned by whoever waited that long.
+            until_ms = event.not_after_ms + self.policy.event_window_max_ms
             row = EventRow(
                 offset=self.offset,
                 code=outcome.code,
                 node=outcome.node,
                 revision=outcome.revision,
-                until_ms=event.not_after_ms,
+                until_ms=until_ms,
             )
             rows.put(Kind.EVENT, event.event_id, row)
-            self.enqueue(event.not_after_ms + 1, Task.FORGET_EVENT, event.event_id)
+            self.enqueue(until_ms + 1, Task.FORGET_EVENT, event.event_id)
         return outcome
 
     def _judge_new(

@@ -75,7 +75,8 @@ def conversation_updated(step: Step, event: ConversationUpdated) -> Outcome:
     lineage = rows.lineage(event.conversation)
     assert lineage is not None, "a living conversation has its lineage"
     if event.metadata is not None:
-        refusal = step.judge_size(lineage, event.metadata, event.metadata.size_bytes)
+        grows_by = event.metadata.size_bytes - (0 if found.metadata is None else found.metadata.size_bytes)
+        refusal = step.judge_size(lineage, event.metadata, grows_by, adds_node=False)
         if refusal is not None:
             return refusal
     if found.metadata is not None:

@@ -157,12 +157,14 @@ class Step(Lifecycle):
             return refused(Code.PARENT_NOT_PORTABLE)
         return row
 
-    def judge_size(self, lineage: LineageRow, content: ContentRef | None, size_bytes: int) -> Outcome | None:
-        """Rule 12."""
+    def judge_size(
+        self, lineage: LineageRow, content: ContentRef | None, size_bytes: int, *, adds_node: bool = True
+    ) -> Outcome | None:
+        """Rule 12; ``size_bytes`` is what the lineage grows by."""
         policy = self.policy
         if content is not None and content.oldest_at_ms < self.clock_ms - policy.content_grace_ms:
             return refused(Code.CONTENT_STALE)
-        if lineage.nodes >= policy.lineage_turns_max:
+        if adds_node and lineage.nodes >= policy.lineage_turns_max:
             return refused(Code.LIMIT_EXCEEDED, "lineage_turns_max")
         if lineage.size_bytes + size_bytes > policy.lineage_bytes_max:
             return refused(Code.LIMIT_EXCEEDED, "lineage_bytes_max")

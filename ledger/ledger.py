@@ -66,7 +66,7 @@ class Ledger:
         self.barrier = Barrier(log, self.replica, request_timeout_s=self.settings.read_index_timeout_s)
         parts: tuple[Any, ...] = (alias_key, self.settings, now_ms)
         self.reader = Reader(log, contents, self.replica, self.barrier, *parts)
-        self.committer = Committer(log, contents, self.replica, *parts, new_id)
+        self.committer = Committer(log, contents, self.replica, alias_key, self.settings, now_ms, new_id)
         self.conversations = Conversations(self.committer, self.reader, self.replica, *parts)
         self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms, new_id)
         self._keeper = None if keeper is None else keeper(self.reader, self.replica)

@@ -348,17 +348,22 @@ class Lifecycle:
                 self.cut_lineage(victim, offset, Fate.EVICTED, self.clock_ms)
 
     def run_queue(self) -> None:
-        """Do up to ``QUEUE_TASKS_MAX`` of the tasks that are due by the partition clock."""
+        """Do up to ``QUEUE_TASKS_MAX`` of the tasks due by the partition clock; a sweep counts by its nodes."""
         rows = self.rows
         if self.queue_due_ms > self.clock_ms:
             return
-        due = rows.scan(Kind.QUEUE, FIRST_KEY, ordered(self.clock_ms + 1), QUEUE_TASKS_MAX)
-        self.queue_due_ms = NEVER_MS
-        for key, _ in due:
-            rows.delete_index(Kind.QUEUE, key)
-            self._tasks[key[8:9]](self, key[9:], int.from_bytes(key[:8], "big"))
-        following = rows.scan(Kind.QUEUE, FIRST_KEY, LAST_KEY, 1)
-        self.queue_due_ms = int.from_bytes(following[0][0][:8], "big") if following else NEVER_MS
+        budget = QUEUE_TASKS_MAX
+        while budget > 0 and self.queue_due_ms <= self.clock_ms:
+            # Tasks queue others that are due at once: a removed node releases its parent.
+            for key, _ in rows.scan(Kind.QUEUE, FIRST_KEY, ordered(self.clock_ms + 1), budget):
+                task = key[8:9]
+                budget -= SWEEP_NODES_MAX if task in (Task.SWEEP_LINEAGE, Task.SWEEP_PRINCIPAL) else 1
+                rows.delete_index(Kind.QUEUE, key)
+                self._tasks[task](self, key[9:], int.from_bytes(key[:8], "big"))
+                if budget <= 0:
+                    break
+            following = rows.scan(Kind.QUEUE, FIRST_KEY, LAST_KEY, 1)
+            self.queue_due_ms = int.from_bytes(following[0][0][:8], "big") if following else NEVER_MS
 
     def _forget_event(self, subject: bytes, due_ms: int) -> None:
         row = self.rows.event(subject)

@@ -26,7 +26,7 @@ from ledger.lifecycle import Gone as FoldGone
 from ledger.lifecycle import conversation_fate, item_fate, response_fate
 from ledger.log import AppendUncertain, EventLog
 from ledger.replica import Replica
-from ledger.rows import NodeRow, Rows
+from ledger.rows import NodeRow, ResponseRow, Rows
 from ledger.settings import LedgerSettings
 from ledger.turn import Offset, Owner, Partition, Position, Revision, Scope, Selector, SelectorKind, Status
 
@@ -217,7 +217,7 @@ class Reader:
     async def _load_entries(
         self, partition: Partition, rows: Rows, nodes: list[tuple[int, NodeRow]], deadline_s: float
     ) -> tuple[Entry, ...]:
-        described = [(offset, node, _living_response_id(rows, node)) for offset, node in nodes]
+        described = [(offset, node, _living_response_id(rows, offset, node)) for offset, node in nodes]
         entries: list[Entry] = []
         for start in range(0, len(described), HISTORY_LOADS_MAX):
             part = described[start : start + HISTORY_LOADS_MAX]
@@ -272,7 +272,7 @@ def walk(rows: Rows, offset: int) -> list[tuple[int, NodeRow]]:
 
 def entry_of(rows: Rows, offset: int, node: NodeRow, document: dict[str, Any]) -> Entry:
     """Return the history's entry of a node and its content's document."""
-    return entry_from(offset, node, _living_response_id(rows, node), document)
+    return entry_from(offset, node, _living_response_id(rows, offset, node), document)
 
 
 def entry_from(offset: int, node: NodeRow, response_id: str | None, document: dict[str, Any]) -> Entry:
@@ -290,8 +290,14 @@ def entry_from(offset: int, node: NodeRow, response_id: str | None, document: di
     )
 
 
-def _living_response_id(rows: Rows, node: NodeRow) -> str | None:
+def _response_row(rows: Rows, offset: int, node: NodeRow) -> ResponseRow | None:
+    """Return the row of a node's response, unless its alias is another turn's by now."""
     row = None if node.response is None else rows.response(node.response)
+    return row if row is not None and row.node == offset else None
+
+
+def _living_response_id(rows: Rows, offset: int, node: NodeRow) -> str | None:
+    row = _response_row(rows, offset, node)
     return codec.decode_sealed(row.sealed).response_id if row is not None and row.sealed else None
 
 
@@ -365,20 +371,15 @@ def _item(rows: Rows, alias: bytes, clock_ms: int) -> Found | FoldGone | None:
     node = rows.node(row.node)
     if node is None:
         return None
-    response_id = _living_response_id(rows, node)
+    response = _response_row(rows, row.node, node)
     lineage = rows.lineage(node.lineage)
     return Found(
         kind=SelectorKind.ITEM,
-        owner=Owner(native=node.native, target="ledger") if node.response is None else _owner_of(rows, node),
+        owner=Owner(native=node.native, target="ledger") if response is None else _owner(response.owner),
         status=Status(node.status),
         node=Offset(row.node),
         lineage=node.lineage,
         created_at_ms=node.accepted_at_ms,
         expires_at_ms=0 if lineage is None else lineage.expires_at_ms,
-        response_id=response_id,
+        response_id=_living_response_id(rows, row.node, node),
     )
-
-
-def _owner_of(rows: Rows, node: NodeRow) -> Owner:
-    row = None if node.response is None else rows.response(node.response)
-    return Owner(native=node.native, target="ledger") if row is None else _owner(row.owner)

@@ -240,7 +240,7 @@ class EventRow(_Row, frozen=True, kw_only=True):
     """The node that answers it; 0: none."""
     revision: int
     until_ms: int
-    """``not_after`` of the event: later ones are refused as too late."""
+    """Last moment at which it is remembered, well beyond the event's ``not_after``."""
 
 
 class KeyRow(_Row, frozen=True, kw_only=True):

@@ -110,6 +110,17 @@ def test_curl_and_replay_examples_answer_what_the_page_says(
     assert all(word in printed for word in output.split()), printed
 
 
+def test_demo_prints_what_the_first_screen_says(environment: dict[str, str], tmp_path: Path) -> None:
+    (excerpt,) = [text for _, text in BLOCKS if text.startswith("Two replicas")]
+
+    def lasting_words(text: str) -> str:
+        """Leave times and offsets out; where a line is broken depends on the terminal."""
+        return " ".join(re.sub(r"[\d-]+ [\d:]+Z|(?<=offset )\d+|(?<=revision )\d+", "...", text).split())
+
+    printed = lasting_words(shell("turnledger demo --once", environment, tmp_path))
+    assert [line for line in excerpt.splitlines() if lasting_words(line) not in printed] == []
+
+
 def test_commands_of_the_first_screen_are_targets_of_the_makefile() -> None:
     commands, _ = example("make run")
     named = re.findall(r"^make ([\w-]+)", commands, re.MULTILINE)

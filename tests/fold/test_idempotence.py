@@ -57,11 +57,12 @@ def test_deleted_response_does_not_come_back_with_a_late_batch(world: World) -> 
     assert world.again(1).code is Code.TOO_LATE
 
 
-def test_event_id_is_remembered_as_long_as_it_could_be_accepted(world: World) -> None:
+def test_event_id_is_remembered_one_event_window_longer_than_it_could_be_accepted(world: World) -> None:
+    """So that who waited until ``not_after`` can still abandon it (case A5)."""
     world.turn("a", event_id="e")
     row = present(world.rows.event(event_digest("e")))
-    assert row.until_ms == T0_MS + 20_000
-    world.tick_after(20)
+    assert row.until_ms == T0_MS + 20_000 + 60_000
+    world.tick_after(80)
     assert world.rows.event(event_digest("e")) is not None
     world.tick_after(0.001)
     assert world.rows.event(event_digest("e")) is None

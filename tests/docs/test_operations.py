@@ -1,0 +1,131 @@
+"""docs/operations.md has every setting, policy field, metric and reason that the code has, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from api.auth import Access, Role
+from api.serve import ServiceSettings
+from cli.connection import Connection
+from cli.failures import EPILOG
+from cli.main import app
+from ledger import bodies, content, errors, log, turn
+from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS
+from ledger.policy import Policy
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+
+
+def table(header: str) -> dict[str, list[str]]:
+    """Return the rows of the one table that has this header, by what stands in their first cell."""
+    found = re.findall(rf"^\| {re.escape(header)} \|\n\|[-:| ]+\|\n((?:\|.*\|\n)+)", PAGE, re.MULTILINE)
+    assert len(found) == 1, f"{len(found)} tables have the header {header}"
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found[0].splitlines()]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def sources(*packages: str) -> Iterator[str]:
+    for package in packages:
+        yield from (path.read_text() for path in (ROOT / package).rglob("*.py"))
+
+
+def test_policy_fields_have_their_defaults() -> None:
+    rows = table("field | default | meaning")
+    fields = {name: str(value).lower() for name, value in msgspec.structs.asdict(Policy()).items()}
+    assert {name: row[0] for name, row in rows.items()} == fields
+
+
+def test_settings_of_the_service_have_their_defaults() -> None:
+    rows = table("environment | default | meaning")
+    prefix = ServiceSettings.model_config["env_prefix"]
+    expected = {f"{prefix}{name.upper()}": field.default for name, field in ServiceSettings.model_fields.items()}
+    assert list(rows) == list(expected)
+    # The command replaces this default by the user's own directory.
+    assert "XDG_DATA_HOME" in rows.pop(f"{prefix}DIRECTORY")[0]
+    for name, row in rows.items():
+        assert row[0].strip("`") == ("none" if expected[name] is None else str(expected[name])), name
+
+
+def test_settings_of_commands_are_those_of_the_connection() -> None:
+    hints = get_type_hints(Connection, include_extras=True)
+    options = [hints[name].__metadata__[0] for name in Connection.__dataclass_fields__]
+    assert list(table("environment | meaning")) == [option.envvar for option in options]
+
+
+def test_metrics_are_those_of_the_service() -> None:
+    source = (ROOT / "api" / "metrics.py").read_text()
+    made = re.findall(r"(Counter|Gauge|Histogram)(?:MetricFamily)?\(\s*\"(turnledger_\w+)\"", source)
+    names = {name + ("_total" if kind == "Counter" else "") for kind, name in made}
+    rows = table("metric | labels | meaning")
+    assert set(rows) == names
+    alarms = set(re.findall(r"turnledger_\w+", " ".join(table("when | it means"))))
+    assert alarms - names == set()
+
+
+def test_every_reason_has_its_row() -> None:
+    raised = set()
+    for source in sources("ledger", "api", "cli"):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Unavailable":
+                reason = node.args[0]
+                if isinstance(reason, ast.Constant):
+                    raised.add(reason.value)
+    documented = set(re.findall(r"``(\w+)``", str(errors.Unavailable.__doc__))) - {"reason"}
+    rows = set(table("reason | what it means | what to do"))
+    assert raised - rows == set()
+    assert rows == documented
+
+
+def test_log_events_are_written_by_the_code() -> None:
+    written = {name for source in sources("ledger", "api") for name in re.findall(r"logger\.\w+\(\s*\"(\w+)\"", source)}
+    assert set(table("event | meaning")) - written == set()
+
+
+def test_topics_and_bounds_are_those_of_the_code() -> None:
+    topics = [f"turnledger.{name}" for name in (TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS)]
+    assert list(table("topic | holds | written today")) == topics
+    bounds = {
+        "an opaque ID, bytes": turn.ID_BYTES_MAX,
+        "a part of a scope, bytes": turn.SCOPE_BYTES_MAX,
+        "items of a turn": turn.ITEMS_MAX,
+        "the router's record of a native turn, bytes": turn.RECORD_BYTES_MAX,
+        "a content before compression, bytes": content.CONTENT_BYTES_MAX,
+        "a record of the log, bytes": log.RECORD_BYTES_MAX,
+        "turns of a batch": bodies.BATCH_TURNS_MAX,
+        "selectors of a request": bodies.LOOKUPS_MAX,
+    }
+    assert {name: int(row[0]) for name, row in table("bound | value").items()} == bounds
+
+
+def test_auth_file_of_the_page_is_accepted(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "auth.yaml"
+    path.write_text(example)
+    assert not Access.from_file(path).is_local
+    assert set(table("role | may")) == set(Role)
+
+
+def test_exit_codes_are_those_of_the_help() -> None:
+    def plain(text: str) -> str:
+        return " ".join(text.replace("`", "").split())
+
+    assert plain(EPILOG) in plain(PAGE)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^(turnledger .*)$", PAGE, re.MULTILINE))
+def test_command_of_the_page_has_the_options_that_it_is_given(command: str) -> None:
+    words = command.split()[1:]
+    named = [word for word in words if not word.startswith("-")][:2]
+    name = named if words[0] in ("topics", "view", "policy") else named[:1]
+    result = CliRunner().invoke(app, [*name, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert [word for word in words if word.startswith("--") and word not in result.stdout] == []
