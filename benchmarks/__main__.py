@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from benchmarks import baseline, in_process, report
+from benchmarks import baseline, in_process, over_http, report
 from benchmarks.measure import Figure
 from broker.launcher import Cluster
 from ledger.ledger import Ledger
@@ -52,6 +52,7 @@ async def run(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
             show([await in_process.rebuild(opened, state, where)])
         else:
             show([await in_process.rebuild(opened, directory / "Kafka again", where)])
+    show(await over_http.all_figures(bootstrap, directory / "HTTP", count=commits // 4))
 
     return figures
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 from ledger.ledger import wall_clock_ms
 from ledger.turn import Content, Owner, Scope, Selector, SelectorKind, Turn
@@ -19,11 +18,10 @@ TEXT = "The quick brown fox jumps over the lazy dog. " * 45
 class Load:
     """Makes turns; numbers of one load never repeat."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, seed: int, *, scopes: list[Scope] | None = None) -> None:
         self._seed = seed
         self._numbers = itertools.count()
-        self._scopes = [
+        self._scopes = scopes or [
             Scope(namespace="bench", route="default", principal=f"principal-{seed}-{index}")
             for index in range(PRINCIPALS)
         ]
@@ -34,7 +32,7 @@ class Load:
 
     def scope(self, number: int) -> Scope:
         """Return the scope of turn ``number``: turns of one principal follow each other."""
-        return self._scopes[number % PRINCIPALS]
+        return self._scopes[number % len(self._scopes)]
 
     def native(self) -> Turn:
         """Return the next native turn; it continues its principal's previous one four times out of five."""

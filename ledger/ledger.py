@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +17,7 @@ from ledger.barrier import Barrier
 from ledger.commit import Committer
 from ledger.content import ContentStore
 from ledger.conversations import Conversations
+from ledger.errors import Unavailable
 from ledger.formatting import Formatter
 from ledger.keeper import Keeper
 from ledger.log import EventLog, Record
@@ -25,6 +28,11 @@ from ledger.settings import LedgerSettings
 from ledger.turn import Partition
 from ledger.verdict import Fact, Outcome
 from ledger.view import ViewStore
+
+PROBE_INTERVAL_S = 2.0
+"""Between two questions of an idle process to its log."""
+PROBE_FAILURES_MIN = 2
+"""Unanswered ones before a process says that it is not ready: one is a leader that moves."""
 
 
 def wall_clock_ms() -> int:
@@ -73,6 +81,8 @@ class Ledger:
         self._on_close = on_close
         self.ledger_id = b""
         self._is_started = False
+        self._probing: asyncio.Task[None] | None = None
+        self._probe_failures: list[str] = []
 
     async def start(self, *, format_policy: Policy | None = None, timeout_s: float = 30.0) -> None:
         """Open the view, catch up and compare the log with this process.
@@ -88,6 +98,7 @@ class Ledger:
             await self.committer.start()
             if self._keeper is not None:
                 await self._keeper.start()
+            self._probing = asyncio.create_task(self._probe_forever())
             self._is_started = True
         except BaseException:
             await self.close()
@@ -99,6 +110,9 @@ class Ledger:
         Waiting reads get ``Unavailable('closed')``; commits that wait for their verdict get ``Unknown``.
         """
         self._is_started = False
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
         if self._keeper is not None:
             await self._keeper.close()
         await self.committer.close()
@@ -127,7 +141,19 @@ class Ledger:
             behind = state.end_seen - state.rows.position
             if behind > 0 and state.waiters:
                 return f"partition {partition} is {behind} offsets behind"
+        if len(self._probe_failures) >= PROBE_FAILURES_MIN:
+            return self._probe_failures[-1]
         return ""
+
+    async def _probe_forever(self) -> None:
+        """Pass the barrier of one partition after the other, so that an idle process notices that its log is away."""
+        for number in itertools.cycle(range(self.replica.partition_count)):
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            try:
+                await self.barrier.pass_through(Partition(number), timeout_s=self.settings.read_timeout_s)
+                self._probe_failures.clear()
+            except Unavailable as error:
+                self._probe_failures = [*self._probe_failures[-PROBE_FAILURES_MIN:], str(error)]
 
     async def set_policy(self, policy: Policy, *, timeout_s: float = 30.0) -> int:
         """Change the policy in every partition; return its generation."""

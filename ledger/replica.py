@@ -37,8 +37,9 @@ SILENCE_MAX_S = 2.0
 """How long the end may lie beyond a position while nothing arrives at all before the tail is opened anew."""
 PARTITION_SILENCE_MAX_S = 10.0
 """The same for one partition while others go on: in a rebuild the broker serves one after the other."""
-MANIFEST_EVERY_S = 30.0
-"""How often the log's identity is compared: a recreated topic is otherwise noticed by its records only."""
+MANIFEST_EVERY_S = 2.0
+"""How often the log's identity is compared. A topic that was deleted and made again under the same name is noticed by
+nothing else once it is longer than the position; its records are judged until then, so the view must be rebuilt."""
 LOG_ID_KIND = b"\xfe"
 """Local row: identity of the log that the rows were folded from. Not folded, so not compared between replicas."""
 
@@ -373,7 +374,7 @@ class Replica:
             if manifest.partition_count != len(self._partitions):
                 message = (
                     f"the log has {manifest.partition_count} partitions, the ledger was formatted for "
-                    f"{len(self._partitions)}; principals would be split: restore the count"
+                    f"{len(self._partitions)}; principals would be split: go on in a ledger with new topics"
                 )
                 self._stop_partition(partition, Unavailable("manifest", message))
             elif manifest.log_id != self._log_id:
@@ -386,7 +387,7 @@ def gap_reason(gap: LogGap) -> Unavailable:
         return Unavailable(
             "log_gap",
             f"partition {gap.partition}: offsets {gap.position} to {gap.first - 1} were removed before they were "
-            "folded; restore them, or run 'turnledger view rebuild' to accept a view without them",
+            "folded here; copy the state directory of a replica that has folded them",
         )
     return Unavailable(
         "log_diverged",

@@ -23,7 +23,7 @@ from ledger.turn import Offset, Partition, Position
 
 TAIL_RECORDS_MAX = 256
 """Records of one ``Tail.next`` in all: a fold batch, after which the reader yields."""
-LAG_CHECK_S = 0.005
+LAG_CHECK_S = 0.02
 """How often something that a fault hides is looked for again; nothing announces the end of a fault."""
 
 

@@ -127,9 +127,11 @@ def test_redelivered_event_changes_no_row_and_answers_its_first_verdict(
     assert before.points | {Kind.META: {}} == after.points | {Kind.META: {}}
     assert before.indexes == after.indexes
     assert facts == []
-    # Beyond ``not_after`` it may be forgotten, and is too late then; it is never judged as new.
-    if rows.meta.clock_ms <= event.not_after_ms or outcome.code is not Code.TOO_LATE:
+    if rows.meta.clock_ms <= event.not_after_ms:
         assert (outcome.code, outcome.first, outcome.first_offset) == (Code.DUPLICATE, *(first or ()))
+    else:
+        # By then it may be forgotten, or only its abandonment be remembered; it is never judged as new.
+        assert outcome.code in (Code.DUPLICATE, Code.TOO_LATE)
 
 
 def _first_with(event_id: bytes, events: list[Event | None], outcomes: list[Outcome]) -> tuple[Code, int] | None:

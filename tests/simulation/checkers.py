@@ -93,18 +93,22 @@ def check_fresh_turns_are_accepted(evidence: Evidence, model: Model) -> list[str
 
 
 def check_abandoned_turns_have_no_effect(evidence: Evidence, model: Model) -> list[str]:
-    """After an abandonment the turn is undone or never takes effect, unless the log says that it was kept."""
+    """After an abandonment the turn is undone or never takes effect, unless the log says that it was kept, or the
+    abandonment came when the turn's event ID was forgotten."""
     found = []
     for sent in evidence.sent:
         part = model.partitions[sent.partition]
         offset = part.accepted_events.get(sent.digest)
         if not sent.is_abandoned or offset is None or offset in part.undone:
             continue
-        is_kept = any(
-            isinstance(event, TurnAbandoned) and event.abandoned == sent.digest and code in (Code.KEPT, Code.TOO_LATE)
-            for event, code in zip(part.events, part.codes, strict=True)
+        not_after_ms = _not_after_ms(part.events[offset])
+        is_excused = any(
+            isinstance(event, TurnAbandoned)
+            and event.abandoned == sent.digest
+            and (code in (Code.KEPT, Code.TOO_LATE) or clock_ms > not_after_ms)
+            for event, code, clock_ms in zip(part.events, part.codes, part.clocks_ms[1:], strict=True)
         )
-        if not is_kept and part.clocks_ms[-1] <= _not_after_ms(part.events[offset]):
+        if not is_excused:
             found.append(f"{sent.event_id} was abandoned and still has its effect at {sent.partition}:{offset}")
     return found
 

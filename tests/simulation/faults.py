@@ -45,7 +45,9 @@ WEATHERS: dict[str, Weather] = {
     "laggy": Weather(
         freeze=0.3, freeze_s=0.6, end_delay_s=0.08, content_freeze=0.1, append_delay_s=0.05, unacknowledged=0.05
     ),
-    "cut_off": Weather(refuse=0.6, unacknowledged=0.3, late=0.1, late_delay_s=20.0, end_fails=0.9, freeze=0.3),
+    "cut_off": Weather(
+        refuse=0.6, unacknowledged=0.3, late=0.1, late_delay_s=20.0, end_fails=0.9, freeze=0.5, freeze_s=4.0
+    ),
     "silent": Weather(freeze=0.2, freeze_s=4.0, unacknowledged=0.1, late=0.1),
     "failing_disk": Weather(store_fails=0.3, content_fails=0.3, unacknowledged=0.1),
 }

@@ -111,6 +111,7 @@ class PartitionModel:
         """Offset of an accepted commit → offset of the abandonment that took it back."""
         self.accepted_events: dict[bytes, int] = {}
         self.contradictions: list[str] = []
+        self._is_vague = False
         self._touches: dict[bytes, list[tuple[int, int]]] = {}
         self._lapses: dict[bytes, list[tuple[int, int]]] = {}
         self._conversations: dict[bytes, list[Conversation]] = {}
@@ -279,6 +280,8 @@ class PartitionModel:
         if self.is_evictable(claims[-1], offset):
             return claims[-1]
         if ends and self._few_tombstones and not is_portable:
+            # Whether the parent is remembered decides the lineage, and cannot be told from here.
+            self._is_vague = True
             return 0
         if ends and (clock_ms >= ends[0].at_ms + policy.commit_grace_ms or not all(end.has_grace for end in ends)):
             self._contradict(offset, f"continues a response that is gone: {ends}")
@@ -374,7 +377,7 @@ class PartitionModel:
     @property
     def is_exact(self) -> bool:
         """Whether nothing is ever evicted whole, so that a conversation's state follows from its records alone."""
-        return all(policy.principal_bytes_max >= BOUNDLESS for policy in self.policies)
+        return not self._is_vague and all(policy.principal_bytes_max >= BOUNDLESS for policy in self.policies)
 
     @property
     def _few_tombstones(self) -> bool:
@@ -540,11 +543,11 @@ class PartitionModel:
 
     def _item_problem(self, alias: bytes, answer: Answer, position: int) -> str:
         claims = [claim for claim in self.places.item_claims.get(alias, []) if claim < position]
+        if len(claims) > 1 or not self.is_exact:
+            return ""
         if not claims:
             return "" if isinstance(answer, Missing) else "nobody claimed it"
         claim, clock_ms = claims[0], self.clocks_ms[position]
-        if len(claims) > 1 or not self.is_exact:
-            return ""
         event = self.events[claim]
         assert isinstance(event, TurnCompleted | ItemsAppended | ConversationCreated)
         is_deleted = any(deletion < position for deletion in self.places.item_deletions.get(alias, []))
@@ -563,7 +566,8 @@ class PartitionModel:
         assert isinstance(event, TurnCompleted | ItemsAppended | ConversationCreated)
         if isinstance(event, TurnCompleted) and not self.response_ends(claim, position, clock_ms):
             return True
-        if event.conversation is None:
+        is_part = not isinstance(event, TurnCompleted) or event.status in (Status.COMPLETED, Status.INCOMPLETE)
+        if event.conversation is None or not is_part:
             return False
         found, end = self.conversation(event.conversation, position, clock_ms)
         return found is not None and end is None and found.created <= claim

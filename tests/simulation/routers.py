@@ -77,7 +77,7 @@ class Router:
             (34, self._turn),
             (8, self._request_with_key),
             (22, self._read),
-            (5, self._delete_response),
+            (8, self._delete_response),
             (6, self._create_conversation),
             (3, self._update_conversation),
             (3, self._delete_conversation),
@@ -102,6 +102,9 @@ class Router:
         turn, is_plain = self._new_turn()
         sent = self._sent("turn", turn.scope, turn.event_id, is_plain=is_plain)
         verdict = await self._settle(sent, lambda ledger, timeout_s: ledger.committer.commit(turn, timeout_s=timeout_s))
+        if is_plain:
+            # Named only now, so that nobody else can have claimed it.
+            self._name(SelectorKind.RESPONSE, turn.scope, turn.response_id, turn.owner)
         if verdict is None:
             return
         if verdict.accepted and turn.conversation_id is not None:
@@ -154,9 +157,9 @@ class Router:
             idempotency_key=None if key is None else key[0],
             request_digest=b"" if key is None else key[1],
         )
-        if is_fresh:
-            self._name(SelectorKind.RESPONSE, scope, response_id, owner)
         is_plain = is_fresh and conversation_id is None and previous_id is None and key is None
+        if is_fresh and not is_plain:
+            self._name(SelectorKind.RESPONSE, scope, response_id, owner)
         return turn, is_plain
 
     def _new_items(
@@ -213,8 +216,10 @@ class Router:
         await self._settle(sent, lambda ledger, timeout_s: ledger.committer.commit(turn, timeout_s=timeout_s))
 
     async def _follow_up(self, selector: Selector) -> None:
-        """Read what has just been changed, the moment it was acknowledged, on any replica."""
-        if self._random.random() < 0.6:
+        """Read what has just been changed, at once or soon after it was acknowledged, on any replica."""
+        if self._random.random() < 0.8:
+            if self._random.random() < 0.3:
+                await asyncio.sleep(self._random.expovariate(1 / 0.7))
             host = self._random.choice(self._world.hosts)
             await read(self._world, host, selector, self._choose_mode(), timeout_s=self._world.settings.read_timeout_s)
 

@@ -120,8 +120,9 @@ async def _live(world: World, random: Random) -> None:
     if world.evidence.violations:
         return
     await world.heal()
-    await _read_everything(world, board)
-    await world.settle()
+    if not world.evidence.violations:
+        await _read_everything(world, board)
+        await world.settle()
 
 
 async def _read_everything(world: World, board: Board) -> None:

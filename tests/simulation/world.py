@@ -336,7 +336,11 @@ class World:
             await asyncio.wait(self._spawned)
         await asyncio.sleep(self.settings.commit_timeout_s + HANG_S)
         for host in self.hosts:
-            while host.ledger is None and not self.evidence.violations:
+            healed_s = self.loop.time()
+            while host.ledger is None:
+                if self.loop.time() - healed_s > UNWIND_S:
+                    self.violation(f"{host.name} does not start although nothing fails")
+                    return
                 if not await self.start(host):
                     await asyncio.sleep(0.5)
         await asyncio.sleep(2 * self.settings.abandon_retry_s + self.settings.commit_timeout_s)
