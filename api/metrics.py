@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -18,7 +18,7 @@ from ledger.answer import Answer, Verdict
 from ledger.errors import LedgerError, StoreFailed
 from ledger.ledger import Ledger
 from ledger.log import Record
-from ledger.turn import SelectorKind
+from ledger.turn import Partition, Position, SelectorKind
 from ledger.verdict import Outcome
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -35,6 +35,37 @@ class Measured(Protocol):
     def approximate_bytes(self) -> int: ...
 
     def approximate_rows(self) -> int: ...
+
+
+class CopyStatus(Protocol):
+    """Where a copy of the contents stands."""
+
+    @property
+    def positions(self) -> Mapping[Partition, Position]: ...
+
+    @property
+    def ends(self) -> Mapping[Partition, Position]: ...
+
+    @property
+    def rebuilt_count(self) -> int: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+
+@runtime_checkable
+class Copied(Protocol):
+    """A content store that reads from a copy of its own."""
+
+    def status(self) -> CopyStatus: ...
+
+
+@runtime_checkable
+class Supervised(Protocol):
+    """A log whose producers are replaced when they are stuck."""
+
+    @property
+    def retired_producer_count(self) -> int: ...
 
 
 class Metrics:
@@ -113,7 +144,15 @@ class _LedgerState(Collector):
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
-        ledger = self._ledger
+        yield from self._partitions()
+        yield from self._process()
+        if isinstance(self._ledger.contents, Copied):
+            yield from _copied(self._ledger.contents.status())
+        # A disk that fails takes away what is read from it, not the metrics that say so.
+        with contextlib.suppress(StoreFailed):
+            yield from self._stored()
+
+    def _partitions(self) -> Iterator[Metric]:
         position = GaugeMetricFamily("turnledger_position", "Next offset that the view folds.", labels=["partition"])
         lag = GaugeMetricFamily(
             "turnledger_lag", "Offsets between the view and the highest end seen.", labels=["partition"]
@@ -124,24 +163,46 @@ class _LedgerState(Collector):
         stopped = GaugeMetricFamily(
             "turnledger_partition_stopped", "1: the partition is not served until somebody acts.", labels=["partition"]
         )
-        for partition, state in ledger.replica.states().items():
+        clock = GaugeMetricFamily(
+            "turnledger_partition_clock_seconds", "The partition clock, in seconds since 1970.", labels=["partition"]
+        )
+        behind = GaugeMetricFamily(
+            "turnledger_partition_clock_behind_seconds",
+            "From the partition clock to this process's wall clock; negative: the partition clock is ahead.",
+            labels=["partition"],
+        )
+        now_ms = self._ledger.now_ms()
+        for partition, state in self._ledger.replica.states().items():
             label = [str(partition)]
+            clock.add_metric(label, state.rows.meta.clock_ms / 1000)
+            behind.add_metric(label, (now_ms - state.rows.meta.clock_ms) / 1000)
             position.add_metric(label, state.rows.position)
             lag.add_metric(label, max(0, state.end_seen - state.rows.position))
             quarantined.add_metric(label, state.rows.meta.quarantined)
             stopped.add_metric(label, float(state.stopped is not None))
-        yield from (position, lag, quarantined, stopped)
+        yield from (position, lag, quarantined, stopped, clock, behind)
+
+    def _process(self) -> Iterator[Metric]:
+        ledger = self._ledger
         yield CounterMetricFamily(
             "turnledger_tail_reopened",
             "Times that a silent tail was opened anew.",
             value=ledger.replica.tail_reopened_count,
         )
+        if isinstance(ledger.log, Supervised):
+            yield CounterMetricFamily(
+                "turnledger_producers_retired",
+                "Producers of events that were given up and replaced.",
+                value=ledger.log.retired_producer_count,
+            )
+        yield GaugeMetricFamily(
+            "turnledger_waiters",
+            "Commits that wait for their verdict, and reads that wait for the view.",
+            value=ledger.replica.pending_count(),
+        )
         yield GaugeMetricFamily(
             "turnledger_ready", "1: the process may get traffic.", value=float(not ledger.not_ready_reason())
         )
-        # A disk that fails takes away what is read from it, not the metrics that say so.
-        with contextlib.suppress(StoreFailed):
-            yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:
         ledger = self._ledger
@@ -157,3 +218,27 @@ class _LedgerState(Collector):
             yield GaugeMetricFamily(
                 "turnledger_view_rows", "About how many rows the view has.", value=ledger.store.approximate_rows()
             )
+
+
+def _copied(status: CopyStatus) -> Iterator[Metric]:
+    position = GaugeMetricFamily(
+        "turnledger_content_position", "Next offset that the copy of the contents reads.", labels=["partition"]
+    )
+    lag = GaugeMetricFamily(
+        "turnledger_content_lag", "Offsets between the copy and the end last asked for.", labels=["partition"]
+    )
+    for partition, copied_to in status.positions.items():
+        position.add_metric([str(partition)], copied_to)
+        if partition in status.ends:
+            lag.add_metric([str(partition)], max(0, status.ends[partition] - copied_to))
+    yield from (position, lag)
+    yield GaugeMetricFamily(
+        "turnledger_content_followed",
+        "1: the copy follows the topic of the contents.",
+        value=float(status.problem is None),
+    )
+    yield CounterMetricFamily(
+        "turnledger_content_rebuilt",
+        "Partitions whose copy was thrown away and made again.",
+        value=status.rebuilt_count,
+    )

@@ -20,7 +20,6 @@ import structlog
 import uvicorn
 import uvloop
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,13 +30,14 @@ from api.health import Live, Ready
 from api.logs import configure, log_loop_failure
 from api.metrics import Metrics
 from api.service import answer
+from ledger.adapters.kafka_security import KafkaSecurity
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.alias import AliasKey
 from ledger.bodies import ErrorBody
 from ledger.composition import open_embedded, open_kafka
 from ledger.errors import InvalidInput
 from ledger.ledger import Ledger
-from ledger.settings import LedgerSettings
+from ledger.settings import LedgerSettings, default_directory
 
 KEEP_ALIVE_S = 75
 """Above the idle time after which clients and load balancers drop a connection (httpx 5 s, nginx 60 s): the one who
@@ -53,15 +53,13 @@ asks for its own name."""
 _defaults = LedgerSettings()
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(KafkaSecurity):
     """Settings of one service process; each may come from the environment as ``TURNLEDGER_<NAME>``."""
-
-    model_config = SettingsConfigDict(env_prefix="TURNLEDGER_", extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
     """0: any free port; the line on stdout says which."""
-    directory: Path = Path("turnledger-state")
+    directory: Path = Field(default_factory=default_directory)
     """State of this process; no other may have it open."""
     kafka_bootstrap: str | None = None
     """host:port, separated by commas; None: the embedded ledger, in ``directory``."""
@@ -94,6 +92,12 @@ class ServiceSettings(BaseSettings):
             commit_timeout_s=self.commit_timeout_s,
             read_timeout_s=self.read_timeout_s,
         )
+
+    def kafka_settings(self) -> KafkaSettings | None:
+        """Return where the log is, None for the embedded ledger. Raises ``InvalidInput``."""
+        if self.kafka_bootstrap is None:
+            return None
+        return KafkaSettings(bootstrap=self.kafka_bootstrap, prefix=self.topic_prefix, security=self.kafka_options())
 
     def kafka_alias_key(self) -> AliasKey:
         """Return the alias key from file or environment. Raises ``InvalidInput``."""
@@ -166,10 +170,11 @@ async def _serve(settings: ServiceSettings, access: Access, listener: socket.soc
 
 
 async def _open(settings: ServiceSettings, metrics: Metrics) -> Ledger:
-    if settings.kafka_bootstrap is None:
+    kafka = settings.kafka_settings()
+    if kafka is None:
         return await open_embedded(settings.directory, settings=settings.ledger_settings(), on_outcome=metrics.folded)
     return await open_kafka(
-        KafkaSettings(bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix),
+        kafka,
         settings.directory,
         settings.kafka_alias_key(),
         settings=settings.ledger_settings(),

@@ -45,6 +45,8 @@ def choose_engine(settings: ClusterSettings, nodes: list[Node], directory: Path,
     java_version = java_major_version(java) if java else None
     if java and (java_version or 0) >= JAVA_MAJOR_MIN and (maven or cached_jars()):
         return JavaEngine(settings=settings, nodes=nodes, directory=directory, watchdog=watchdog, java=java)
+    if settings.secured:
+        raise BrokerError(f"Brokers with a secured listener need Java {JAVA_MAJOR_MIN} or later, and Maven")
     docker = shutil.which("docker")
     if docker and docker_is_reachable(docker):
         return DockerEngine(settings=settings, nodes=nodes, watchdog=watchdog, docker=docker)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.errors import BrokerError
 from broker.kafka_jars import fetch_jars
-from broker.settings import LOOPBACK, ClusterSettings, Node, common_properties, free_ports, new_cluster_id
+from broker.settings import LOOPBACK, SECURED, ClusterSettings, Node, common_properties, free_ports, new_cluster_id
 from broker.watchdog import Watchdog
 
 _LOG4J = Path(__file__).with_name("log4j2.xml")
@@ -41,7 +41,8 @@ class JavaEngine:
         """Fetch Kafka, write each node's properties and format its storage."""
         self._jars = fetch_jars()
         cluster_id = new_cluster_id()
-        controller_ports = free_ports(len(self._nodes), except_for=[node.port for node in self._nodes])
+        taken = [port for node in self._nodes for port in (node.port, node.secured_port)]
+        controller_ports = free_ports(len(self._nodes), except_for=taken)
         voters = ",".join(
             f"{node.node_id}@{LOOPBACK}:{port}" for node, port in zip(self._nodes, controller_ports, strict=True)
         )
@@ -51,6 +52,7 @@ class JavaEngine:
             lines = "".join(f"{key}={value}\n" for key, value in properties.items())
             self._properties_file(node).write_text(lines, encoding="utf-8")
             arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_file(node))]
+            arguments += self._settings.secured.format_arguments() if self._settings.secured else []
             self._processes[node.node_id] = self._launch(node, "kafka.tools.StorageTool", *arguments)
         for node in self._nodes:
             if self._wait(self._processes[node.node_id]) != 0:
@@ -97,12 +99,17 @@ class JavaEngine:
         return code
 
     def _properties(self, node: Node, controller_port: int, voters: str) -> Mapping[str, str]:
+        secured = self._settings.secured
+        clients = f"BROKER://{node.address}"
+        if secured:
+            clients += f",{SECURED}://{LOOPBACK}:{node.secured_port}"
         return {
             **common_properties(len(self._nodes)),
+            **(secured.properties() if secured else {}),
             "node.id": str(node.node_id),
-            "listeners": f"BROKER://{node.address},CONTROLLER://{LOOPBACK}:{controller_port}",
-            "advertised.listeners": f"BROKER://{node.address}",
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{clients},CONTROLLER://{LOOPBACK}:{controller_port}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": f"BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,{SECURED}:SASL_SSL",
             "controller.quorum.voters": voters,
             "log.dirs": str(self._home(node) / "data"),
         }

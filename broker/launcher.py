@@ -13,7 +13,7 @@ from typing import Self
 from broker.engine import Engine, choose_engine
 from broker.errors import BrokerError
 from broker.readiness import check_answers, wait_until_ready
-from broker.settings import ClusterSettings, Node, free_ports
+from broker.settings import LOOPBACK, ClusterSettings, Node, free_ports
 from broker.watchdog import Watchdog
 
 
@@ -46,14 +46,23 @@ class Cluster:
         """The addresses for `bootstrap_servers`: host:port, separated by commas."""
         return self._given_bootstrap or ",".join(node.address for node in self._nodes)
 
+    @property
+    def secured_bootstrap(self) -> str:
+        """The same of the secured listeners, which the settings must ask for."""
+        assert self._settings.secured, "the settings ask for secured listeners"
+        return ",".join(f"{LOOPBACK}:{node.secured_port}" for node in self._nodes)
+
     def start(self) -> None:
         """Start all brokers and return when they are ready; on failure nothing is left running."""
         if self._given_bootstrap:
             check_answers(self._given_bootstrap)
             return
         assert not self._nodes, "the cluster is started once"
-        ports = free_ports(self._settings.brokers)
-        self._nodes = [Node(node_id=index + 1, port=port) for index, port in enumerate(ports)]
+        ports = free_ports(2 * self._settings.brokers)
+        self._nodes = [
+            Node(node_id=index + 1, port=port, secured_port=secured_port if self._settings.secured else 0)
+            for index, (port, secured_port) in enumerate(zip(ports[::2], ports[1::2], strict=True))
+        ]
         directory = Path(tempfile.mkdtemp(prefix="turnledger-broker-"))
         self._watchdog = Watchdog(directory)
         try:

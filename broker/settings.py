@@ -11,12 +11,50 @@ import socket
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+SECURED = "SECURED"
 
 # Below the ephemeral ranges of Linux (32768 up) and macOS (49152 up): a client that keeps knocking at a port of a
 # killed broker could otherwise be given that very port as its own, and take it from the broker or talk to itself.
 _PORT_FIRST, _PORT_LAST = 20_000, 32_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuredListener:
+    """A second way in: SASL_SSL with PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, for one user."""
+
+    username: str
+    password: str
+    # PKCS12 with the brokers' key; it has the same password. Its certificate must be for 127.0.0.1.
+    keystore: Path
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the server properties that the listener has of its own."""
+        prefix = f"listener.name.{SECURED.lower()}"
+        module = "org.apache.kafka.common.security"
+        scram = f"{module}.scram.ScramLoginModule required;"
+        return {
+            f"{prefix}.ssl.keystore.type": "PKCS12",
+            f"{prefix}.ssl.keystore.location": str(self.keystore),
+            f"{prefix}.ssl.keystore.password": self.password,
+            f"{prefix}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            f"{prefix}.plain.sasl.jaas.config": (
+                f'{module}.plain.PlainLoginModule required user_{self.username}="{self.password}";'
+            ),
+            f"{prefix}.scram-sha-256.sasl.jaas.config": scram,
+            f"{prefix}.scram-sha-512.sasl.jaas.config": scram,
+        }
+
+    def format_arguments(self) -> list[str]:
+        """Return the arguments that make the storage tool write the user's SCRAM credentials (KIP-900)."""
+        credentials = f"[name={self.username},password={self.password}]"
+        return [
+            argument
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+            for argument in ("--add-scram", f"{mechanism}={credentials}")
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +67,8 @@ class ClusterSettings:
     heap_mib_max: int = 384
     # Some thirty times what a start takes on two cores.
     ready_timeout_s: float = 120.0
+    # Beside the plain one, which stays; for brokers that run in Java.
+    secured: SecuredListener | None = None
 
     def __post_init__(self) -> None:
         if self.brokers not in (1, 3):
@@ -43,6 +83,8 @@ class Node:
     node_id: int
     # Where clients reach it, on the loopback interface.
     port: int
+    # Where its secured listener is; 0: it has none.
+    secured_port: int = 0
 
     @property
     def address(self) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import hashlib
 import inspect
-import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 from api.auth import LOCAL_NAMESPACE, LOCAL_PRINCIPAL, LOCAL_ROUTE, Access, Caller, Role
 from ledger.adapters.http import LedgerClient
 from ledger.errors import InvalidInput, StateDirectoryLocked, Unavailable
+from ledger.settings import default_directory
 from ledger.turn import Scope, Selector, SelectorKind
 
 P = ParamSpec("P")
@@ -38,12 +38,6 @@ class ServedElsewhere(StateDirectoryLocked):
     """The embedded ledger is open in another process, which alone can answer for it."""
 
     advice = "talk to the service that has it open with --url (or TURNLEDGER_URL), or stop it"
-
-
-def default_directory() -> Path:
-    """Return where the embedded ledger of this user is (XDG Base Directory Specification)."""
-    data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data_home).expanduser() / "turnledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +99,10 @@ class Connection:
         """
         if self.url is not None:
             if self.namespace is not None:
-                raise InvalidInput("namespace", "is decided by the token when a service is asked")
+                raise InvalidInput(
+                    "namespace",
+                    "is decided by the token when a service is asked; leave out --namespace and TURNLEDGER_NAMESPACE",
+                )
             async with service_client(self.url, self.token) as client:
                 yield client
             return

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.environment import settings_of
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.errors import InvalidInput
 
@@ -17,7 +18,7 @@ Bootstrap = Annotated[
     typer.Option(
         "--bootstrap",
         envvar=["TURNLEDGER_KAFKA_BOOTSTRAP", "KAFKA_BOOTSTRAP"],
-        help="Brokers, host:port, separated by commas.",
+        help="Brokers, host:port, separated by commas. How to log in is for the environment to say.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -37,7 +38,13 @@ AliasKeyFile = Annotated[
 
 
 def kafka_settings(bootstrap: str | None, prefix: str) -> KafkaSettings:
-    """Return where the topics are. Raises ``InvalidInput`` when no broker is named."""
+    """Return where the topics are, and how to log in as the environment says.
+
+    Raises ``InvalidInput`` when no broker is named, and for what contradicts itself.
+    """
     if not bootstrap:
         raise InvalidInput("bootstrap", "must be named: --bootstrap or KAFKA_BOOTSTRAP")
-    return KafkaSettings(bootstrap=bootstrap, prefix=prefix)
+    # Here, as it loads pydantic, which commands that ask no broker need not.
+    from ledger.adapters.kafka_security import KafkaSecurity
+
+    return KafkaSettings(bootstrap=bootstrap, prefix=prefix, security=settings_of(KafkaSecurity, {}).kafka_options())

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cli.connection import default_directory
-from ledger.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from api.serve import ServiceSettings
+from cli.environment import settings_of
 
 
 def serve(
@@ -35,7 +31,8 @@ def serve(
     """Serve a ledger over HTTP until SIGTERM or Ctrl-C.
 
     What is not given comes from the environment: TURNLEDGER_HOST, _PORT, _DIRECTORY, _KAFKA_BOOTSTRAP, _TOPIC_PREFIX,
-    _ALIAS_KEY or _ALIAS_KEY_FILE, _AUTH_FILE, _MAX_STALENESS_S, _COMMIT_TIMEOUT_S, _READ_TIMEOUT_S, _LOG_LEVEL.
+    _ALIAS_KEY or _ALIAS_KEY_FILE, _AUTH_FILE, _MAX_STALENESS_S, _COMMIT_TIMEOUT_S, _READ_TIMEOUT_S, _LOG_LEVEL; and
+    for TLS and SASL _KAFKA_SECURITY_PROTOCOL, _KAFKA_SSL_... and _KAFKA_SASL_..., see docs/operations.md.
     """
     given = {
         "host": host,
@@ -48,22 +45,6 @@ def serve(
         "log_level": log_level,
     }
     # Here, so that other commands need not load a server.
-    from api.serve import run
+    from api.serve import ServiceSettings, run
 
-    run(service_settings({name: value for name, value in given.items() if value is not None}))
-
-
-def service_settings(given: dict[str, Any]) -> ServiceSettings:
-    """Return what was given, completed from the environment. Raises ``InvalidInput`` naming the setting."""
-    from pydantic import ValidationError
-
-    from api.serve import ServiceSettings
-
-    try:
-        settings = ServiceSettings(**given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidInput(".".join(map(str, first["loc"])), str(first["msg"])) from None
-    if "directory" in settings.model_fields_set:
-        return settings
-    return settings.model_copy(update={"directory": default_directory()})
+    run(settings_of(ServiceSettings, {name: value for name, value in given.items() if value is not None}))

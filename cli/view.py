@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cli.connection import ServedElsewhere, default_directory, service_client
+from cli.connection import ServedElsewhere, service_client
 from cli.failures import ExitCode, report
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json, progress
 from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
 from ledger.errors import StateDirectoryLocked
+from ledger.settings import default_directory
 
 view = typer.Typer(no_args_is_help=True, help="Look at or rebuild the view of a replica.")
 

@@ -32,7 +32,7 @@ Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-class ContentRef(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+class ContentRef(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Where a content is, how large it is, and since when."""
 
     scope: Digest20

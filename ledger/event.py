@@ -28,7 +28,7 @@ Items = Annotated[tuple[Digest20, ...], msgspec.Meta(max_length=ITEMS_MAX)]
 TargetName = Annotated[str, msgspec.Meta(max_length=TARGET_BYTES_MAX)]
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """What all structs of the wire share: an array of exactly the declared fields."""
 
 

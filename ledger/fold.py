@@ -87,23 +87,14 @@ def fold(rows: Rows, record: Record) -> tuple[Outcome, list[Fact]]:
     outcome = step.judge(event)
     if outcome.code is Code.QUARANTINED:
         return _quarantine(rows, record, digest, outcome.reason, step), step.facts
-    after = rows.meta
-    rows.meta = MetaRow(
+    rows.meta = replace(
+        rows.meta,
         position=record.offset + 1,
         clock_ms=clock_ms,
         chain=digest,
         chain_before=meta.chain,
         anchor_offset=record.offset,
-        ledger_id=after.ledger_id,
-        partition_count=after.partition_count,
-        digest_version=after.digest_version,
-        key_check=after.key_check,
-        format=after.format,
-        fold_version=after.fold_version,
-        generation=after.generation,
-        policy=after.policy,
         queue_due_ms=step.queue_due_ms,
-        quarantined=after.quarantined,
     )
     return outcome, step.facts
 

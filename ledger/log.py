@@ -20,7 +20,7 @@ RECORD_BYTES_MAX = 64 * 1024
 rest of the header stay far below it. Content chunks are bounded by ``content.CHUNK_BYTES_MAX`` instead."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event as read from the log."""
 
     partition: Partition

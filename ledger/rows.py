@@ -23,8 +23,8 @@ from ledger.policy import Policy
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
-KNOWN_ROWS_MAX = 4096
-"""Decoded rows kept per partition between batches: about 2 MB, enough for the conversations active at one moment."""
+KNOWN_ROWS_MAX = 8192
+"""Decoded rows kept per partition between batches: about 4 MB, enough for the conversations active at one moment."""
 
 
 class Kind:
@@ -78,8 +78,8 @@ class Fate(IntEnum):
         return self in (Fate.EXPIRED, Fate.DELETED)
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What all rows share: an array of exactly the declared fields."""
+class _Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What all rows share: an array of exactly the declared fields. Frozen, so no cycle for the collector to find."""
 
 
 class MetaRow(_Row, frozen=True, kw_only=True):
@@ -300,6 +300,7 @@ FOLDED_KINDS = frozenset(ROW_TYPES) | INDEX_KINDS
 _decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type in ROW_TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 _UNKNOWN = object()
+_EVENT = Kind.EVENT[0]
 
 
 def partition_prefix(partition: Partition) -> bytes:
@@ -346,7 +347,9 @@ class Rows:
         row: Any = self._known.get(key, _UNKNOWN)
         if row is _UNKNOWN:
             raw = self.store.get(self._prefix + key)
-            row = self._known[key] = None if raw is None else _decode[key[0]](raw)
+            if raw is None:
+                return None
+            row = self._known[key] = _decode[key[0]](raw)
         return row
 
     def response(self, alias: bytes) -> ResponseRow | None:
@@ -444,11 +447,16 @@ class Rows:
 
     def committed(self) -> None:
         """The store has taken ``changes``: forget them, keep the decoded rows."""
+        known = self._known
+        for key, row in self._changed.items():
+            # An event ID is looked up again by a retry only, and what is gone hardly ever.
+            if row is None or key[0] == _EVENT:
+                del known[key]
         self._changed.clear()
         self._stored_meta = self.meta
         self.has_skipped = False
-        if len(self._known) > KNOWN_ROWS_MAX:
-            self._known.clear()
+        if len(known) > KNOWN_ROWS_MAX:
+            known.clear()
         for entries in self._indexes.values():
             entries.clear()
 

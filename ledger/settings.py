@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from ledger.errors import InvalidInput
+
+
+def default_directory() -> Path:
+    """Return where the embedded ledger of this user is (XDG Base Directory Specification)."""
+    data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data_home).expanduser() / "turnledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Code(IntEnum):
         return self.name.lower()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The fold's decision about one record."""
 
     code: Code

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import httpx
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.logs import _without_values
+from ledger.adapters import kafka_content
+from ledger.alias import AliasKey
+from ledger.composition import open_kafka
 from ledger.ledger import Ledger
+from ledger.policy import Policy
+from ledger.turn import Partition, Position
+from tests.adapters.kafka_world import TIMEOUT_S, made_topics
 from tests.api.conftest import as_router
 from tests.api.faults import LOST, ScriptedFaults
 from tests.api.test_turns import native, partition_of, portable
@@ -52,6 +61,61 @@ async def test_state_of_the_view_is_shown(http: httpx.AsyncClient, ledger: Ledge
     assert shown["turnledger_tail_reopened_total",] == ledger.replica.tail_reopened_count
     assert shown["turnledger_view_rows",] > 0
     assert shown["turnledger_view_bytes",] > 0
+
+
+async def test_partition_clock_is_compared_with_the_wall_clock(
+    http: httpx.AsyncClient, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await http.post("/ledger/v1/turns", json=native("r1"))
+    clock_ms = ledger.replica.rows(Partition(0)).meta.clock_ms
+    for distance_ms in (90_000, 0, -90_000):
+        monkeypatch.setattr(ledger, "now_ms", lambda now_ms=clock_ms + distance_ms: now_ms)
+        shown = await samples(http)
+        assert shown["turnledger_partition_clock_seconds", "0"] == pytest.approx(clock_ms / 1000)
+        assert shown["turnledger_partition_clock_behind_seconds", "0"] == distance_ms / 1000
+
+
+async def test_waiters_are_counted_while_they_wait(faulty: Ledger, faults: ScriptedFaults) -> None:
+    async with as_router(faulty) as http:
+        assert (await samples(http))["turnledger_waiters",] == 0
+        faults.held_back_at = Position(0)
+        named = native("r1", principal="ann")
+        waiting = asyncio.create_task(http.post("/ledger/v1/turns", json=named))
+        while not (await samples(http))["turnledger_waiters",]:
+            await asyncio.sleep(0.01)
+        assert (await waiting).status_code == 504
+        assert (await samples(http))["turnledger_waiters",] == 0
+
+
+async def test_copy_of_the_contents_and_replaced_producers_are_shown_on_kafka_only(
+    http: httpx.AsyncClient, kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_kafka = {
+        "turnledger_content_position",
+        "turnledger_content_lag",
+        "turnledger_content_followed",
+        "turnledger_content_rebuilt_total",
+        "turnledger_producers_retired_total",
+    }
+    assert on_kafka & {name for name, *_ in await samples(http)} == set()
+    monkeypatch.setattr(kafka_content, "CHECK_INTERVAL_S", 0.1)
+    kafka = await made_topics(kafka_bootstrap)
+    key = AliasKey(b"k" * 32)
+    async with await open_kafka(kafka, tmp_path / "replica", key, format_policy=Policy()) as ledger:
+        async with as_router(ledger) as router:
+            turn = portable("r1", "text", principal="ann", event_id="event-1")
+            assert (await router.post("/ledger/v1/turns", json=turn)).status_code == 200
+            partition = str(partition_of("ann", ledger))
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (shown := await samples(router)).get(("turnledger_content_position", partition)):
+                    await asyncio.sleep(0.02)
+                while ("turnledger_content_lag", partition) not in shown:
+                    await asyncio.sleep(0.02)
+                    shown = await samples(router)
+            assert on_kafka <= {name for name, *_ in shown}
+            assert shown["turnledger_content_followed",] == 1
+            assert shown["turnledger_content_rebuilt_total",] == 0
+            assert shown["turnledger_producers_retired_total",] == 0
 
 
 async def test_readiness_and_its_reason_follow_the_ledger(faulty: Ledger) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from api.serve import ServiceSettings
 from cli.failures import ExitCode, exit_code
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import (
@@ -20,6 +21,7 @@ from ledger.errors import (
     Unavailable,
     Unknown,
 )
+from ledger.settings import default_directory
 from tests.cli.conftest import NATIVE, Run, ndjson, serving
 
 
@@ -121,6 +123,34 @@ def test_token_decides_what_may_be_asked(run: Run, tmp_path: Path, monkeypatch: 
         assert run("lookup", "response", "resp_1", "--route", "other").code == 2
         refused = run("publish", "-", stdin=ndjson(NATIVE))
         assert (refused.code, "role router" in refused.err) == (2, True)
+
+
+def test_namespace_with_a_service_is_refused_and_the_message_says_why(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNLEDGER_NAMESPACE", "prod")
+    ran = run("replay", "--url", "http://127.0.0.1:9")
+    assert ran.code == 2
+    assert ran.err.startswith("turnledger: namespace: is decided by the token when a service is asked; leave out")
+
+
+@pytest.mark.parametrize(
+    "command", [("serve",), ("topics", "check"), ("topics", "create"), ("view", "status"), ("view", "rebuild")]
+)
+@pytest.mark.parametrize(
+    ("protocol", "field"), [("TLS", "kafka_security_protocol"), ("SASL_SSL", "kafka_sasl_mechanism")]
+)
+def test_every_command_that_asks_brokers_refuses_a_wrong_login_by_its_setting(
+    published: Run, command: tuple[str, ...], protocol: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNLEDGER_KAFKA_SECURITY_PROTOCOL", protocol)
+    ran = published(*command, "--bootstrap", "127.0.0.1:9")
+    assert ran.code == 2
+    assert ran.err.startswith(f"turnledger: {field}: ")
+
+
+def test_service_and_commands_have_one_default_directory(home: Path) -> None:
+    assert ServiceSettings().directory == default_directory() == home
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,16 @@ class OutOfTime(Exception):
     """The main coroutine was still running at the virtual deadline."""
 
 
+def virtual_loop(*, time_max_s: float, expected: tuple[type[Exception], ...] = ()) -> VirtualLoop:
+    """Return a new loop. ``expected``: exceptions with which a background task may end."""
+    # What it does not have (sockets, signals, threads) raises NotImplementedError, as asyncio's own base class does.
+    return VirtualLoop(time_max_s=time_max_s, expected=expected)  # type: ignore[abstract]
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Runs callbacks in the order in which they were scheduled; the same program runs the same way every time."""
 
-    def __init__(self, *, time_max_s: float, expected: tuple[type[Exception], ...] = ()) -> None:
-        """``expected``: exceptions with which a background task may end."""
+    def __init__(self, *, time_max_s: float, expected: tuple[type[Exception], ...]) -> None:
         self._expected = (*expected, asyncio.CancelledError)
         self._now_s = 0.0
         self._time_max_s = time_max_s
@@ -140,7 +145,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._now_s
 
     def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         context = copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
@@ -151,7 +156,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context
@@ -164,7 +169,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self,
         delay: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now_s + delay, callback, *args, context=context)

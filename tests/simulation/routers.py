@@ -82,15 +82,14 @@ class Router:
             (3, self._update_conversation),
             (3, self._delete_conversation),
             (8, self._append_items),
-            (5, self._delete_item),
+            (5, self._delete_items),
             (1, self._erase_principal),
             (1, self._set_policy),
         ]
         weights = [weight for weight, _ in actions]
         for _ in range(operations):
             await asyncio.sleep(random.expovariate(1 / 0.2))
-            while self._world.idle_until_s > self._world.loop.time():
-                await asyncio.sleep(self._world.idle_until_s - self._world.loop.time())
+            await asyncio.sleep(max(0.0, self._world.idle_until_s - self._world.loop.time()))
             if self._world.evidence.violations:
                 return
             _, action = random.choices(actions, weights)[0]
@@ -309,10 +308,16 @@ class Router:
         if verdict is not None and verdict.accepted:
             self._board.revisions[selector] = verdict.revision
 
-    async def _delete_item(self) -> None:
+    async def _delete_items(self) -> None:
+        """Delete one item, or two that were added together, at once and perhaps on two replicas."""
         known = self._pick(SelectorKind.ITEM)
         if known is None:
             return
+        named = self._board.named[SelectorKind.ITEM]
+        following = named[named.index(known) + 1 :][:1]
+        await asyncio.gather(*(self._delete_item(item) for item in (known, *following)))
+
+    async def _delete_item(self, known: Named) -> None:
         conversation = known.conversation
         if conversation is None:
             other = self._pick(SelectorKind.CONVERSATION, known.selector.scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import ledger.fold
+import ledger.fold_turns
 import ledger.ledger
 import ledger.outbox
 import ledger.query
@@ -42,7 +44,7 @@ class StaleBarrier(Barrier):
         self._asked: dict[Partition, tuple[float, Position]] = {}
 
     async def _read_index(self, partition: Partition, timeout_s: float) -> Position:
-        now_s = ledger.replica.asyncio.get_running_loop().time()
+        now_s = asyncio.get_running_loop().time()
         asked_s, end = self._asked.get(partition, (float("-inf"), Position(0)))
         if now_s - asked_s > 1.0:
             end = await super()._read_index(partition, timeout_s)
@@ -82,7 +84,7 @@ class ForgetfulTopic(Topic):
     def land(self, partition: Partition, key: bytes, value: bytes, appended_at_ms: int) -> Appended:
         appended = super().land(partition, key, value, appended_at_ms)
         if appended.offset % 20 == 19:
-            ledger.replica.asyncio.get_running_loop().call_later(0.3, self._forget, partition, appended.offset)
+            asyncio.get_running_loop().call_later(0.3, self._forget, partition, appended.offset)
         return appended
 
     def _forget(self, partition: Partition, offset: Offset) -> None:
@@ -132,7 +134,7 @@ async def _refused_after_the_append(committer: Committer, event_id: str, *argume
         raise Unavailable("deadline", str(error)) from None
 
 
-_turn_completed = ledger.fold.fold_turns.turn_completed
+_turn_completed = ledger.fold_turns.turn_completed
 _walk = ledger.query.walk
 _run_queue = Lifecycle.run_queue
 _folded = Committer._folded
@@ -147,12 +149,15 @@ class Defect:
     name: str
     broken: Callable[..., Any]
     caught: str
+    weathers: tuple[str, ...] = ()
 
 
 DEFECTS = {
     "end offset asked for earlier": Defect(ledger.ledger, "Barrier", StaleBarrier, "check_reads"),
     "no barrier": Defect(ledger.ledger, "Barrier", NoBarrier, "check_reads"),
-    "unbounded staleness": Defect(ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read"),
+    "unbounded staleness": Defect(
+        ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read", ("laggy", "silent")
+    ),
     "success from a timeout": Defect(
         ledger.ledger, "Committer", HopefulCommitter, "check_nothing_acknowledged_is_lost"
     ),
@@ -163,13 +168,13 @@ DEFECTS = {
     "position without its rows": Defect(world, "CrashableStore", TornStore, "check_rows_are_equal"),
     "event IDs forgotten": Defect(ledger.replica, "fold", _fold_without_event_ids, "has its effect a second time"),
     "no compare-and-set": Defect(
-        ledger.fold.fold_turns, "turn_completed", _turn_without_compare_and_set, "expected revision"
+        ledger.fold_turns, "turn_completed", _turn_without_compare_and_set, "expected revision"
     ),
     "last owner wins": Defect(Step, "judge_claim", lambda *_: None, "claims a response that lives"),
     "abandonment without effect": Defect(
-        ledger.fold.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads"
+        ledger.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads"
     ),
-    "abandonments not kept": Defect(ledger.outbox.Outbox, "put", lambda *_: None, "check_abandoned_turns"),
+    "abandonments not kept": Defect(ledger.outbox.Outbox, "put", lambda *_: None, "check_abandoned", ("cut_off",)),
     "shorter history": Defect(ledger.query, "walk", _walk_without_the_root, "its history is"),
     "queue by replica": Defect(Lifecycle, "run_queue", _queue_of_some_replicas, "check_rows_are_equal"),
     "leaked waiter": Defect(ledger.replica.Replica, "forget", lambda *_: None, "waiters although nobody waits"),
@@ -182,7 +187,7 @@ def test_broken_code_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(defect.owner, defect.name, defect.broken)
     for number in range(SEEDS_MAX):
         try:
-            simulate(f"broken {number}")
+            simulate(f"broken {number}", weathers=defect.weathers)
         except SimulationFailure as failure:
             if any(defect.caught in violation for violation in failure.violations):
                 return

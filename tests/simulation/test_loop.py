@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from tests.simulation.loop import OWNER, Deadlock, OutOfTime, VirtualLoop
+from tests.simulation.loop import OWNER, Deadlock, OutOfTime, virtual_loop
 
 
 async def _ticks(times: list[float]) -> None:
@@ -31,11 +31,11 @@ def test_a_day_passes_at_once_and_timers_fire_in_order() -> None:
         await asyncio.sleep(90_000.0)
         return fired
 
-    assert VirtualLoop(time_max_s=1e6).run(main()) == [0.5, 7.0, 86_400.0]
+    assert virtual_loop(time_max_s=1e6).run(main()) == [0.5, 7.0, 86_400.0]
 
 
 def test_a_paused_owner_runs_nothing_and_goes_on_late() -> None:
-    loop = VirtualLoop(time_max_s=100.0)
+    loop = virtual_loop(time_max_s=100.0)
     paused: list[float] = []
     running: list[float] = []
 
@@ -55,7 +55,7 @@ def test_a_paused_owner_runs_nothing_and_goes_on_late() -> None:
 
 
 def test_a_killed_owner_ends_and_starts_nothing_more() -> None:
-    loop = VirtualLoop(time_max_s=100.0)
+    loop = virtual_loop(time_max_s=100.0)
     times: list[float] = []
 
     async def stubborn() -> None:
@@ -83,21 +83,21 @@ def test_waiting_for_nothing_is_a_deadlock() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
-    loop = VirtualLoop(time_max_s=100.0)
+    loop = virtual_loop(time_max_s=100.0)
     with pytest.raises(Deadlock):
         loop.run(main())
     loop.drain()
 
 
 def test_a_run_has_a_virtual_deadline() -> None:
-    loop = VirtualLoop(time_max_s=100.0)
+    loop = virtual_loop(time_max_s=100.0)
     with pytest.raises(OutOfTime):
         loop.run(_ticks([]))
     loop.drain()
 
 
 def test_a_background_task_that_dies_is_noticed() -> None:
-    loop = VirtualLoop(time_max_s=100.0, expected=(ValueError,))
+    loop = virtual_loop(time_max_s=100.0, expected=(ValueError,))
 
     async def fail(error: Exception) -> None:
         raise error

@@ -17,8 +17,8 @@ from ledger.answer import Found, Gone, Missing
 from ledger.verdict import Code
 from tests.simulation.run import SimulationFailure, simulate
 
-SEEDS_DEFAULT = 40
-"""About half a second each."""
+SEEDS_DEFAULT = 30
+"""About a second each."""
 SEEDS = [str(number) for number in range(int(os.environ.get("SIMULATION_SEEDS", SEEDS_DEFAULT)))]
 
 

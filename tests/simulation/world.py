@@ -229,9 +229,8 @@ class World:
         self.loop.create_task(self._wiped_out(owner))
 
     async def _wiped_out(self, owner: str) -> None:
-        deadline_s = self.loop.time() + UNWIND_S
-        while self.loop.tasks(owner) and self.loop.time() < deadline_s:
-            await asyncio.sleep(0.1)
+        if tasks := self.loop.tasks(owner):
+            await asyncio.wait(tasks, timeout=UNWIND_S)
         for task in self.loop.tasks(owner):
             self.violation(f"a task of {owner} did not end: {task.get_coro()}")
 
@@ -261,7 +260,7 @@ class World:
         await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
             if timeout_s is not None and self.loop.ran_s(owner, began_s) >= timeout_s:
-                self.violation(f"a call on {owner} hung for {timeout_s:.1f} s: {work.__qualname__}")
+                self.violation(f"a call on {owner} hung for {timeout_s:.1f} s")
             task.add_done_callback(_ignored)
             raise Lost("no answer in time")
         if task.cancelled():
