@@ -21,7 +21,7 @@ from ledger.ledger import wall_clock_ms
 from ledger.log import EventLog
 from ledger.outbox import Outbox
 from ledger.replica import Replica
-from ledger.rows import Rows
+from ledger.table import Rows
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 

@@ -19,7 +19,7 @@ from ledger.errors import Unavailable, UndecodableRecord
 from ledger.event import Event
 from ledger.fold import fold
 from ledger.log import EventLog, LogGap, Record
-from ledger.rows import Rows
+from ledger.table import Rows
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Outcome
 from ledger.view import ViewStore

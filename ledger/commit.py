@@ -37,8 +37,8 @@ from ledger.fold_rules import duplicate_of
 from ledger.log import AppendUncertain, EventLog
 from ledger.outbox import Outbox
 from ledger.replica import Replica
-from ledger.rows import Rows
 from ledger.settings import LedgerSettings
+from ledger.table import Rows
 from ledger.turn import (
     ID_BYTES_MAX,
     INT64_MAX,

@@ -9,21 +9,11 @@ from msgspec.structs import replace
 
 from ledger.content import ContentRef
 from ledger.event import OwnerRef
-from ledger.lifecycle import CONTINUABLE, RUNNING, Lifecycle, Task, item_fate
+from ledger.fates import CONTINUABLE, RUNNING, item_fate
+from ledger.lifecycle import Lifecycle, Task
 from ledger.log import Record
-from ledger.rows import (
-    ConversationRow,
-    EventRow,
-    Fate,
-    ItemRow,
-    KeyRow,
-    Kind,
-    LineageRow,
-    NodeRow,
-    ResponseRow,
-    Rows,
-    ordered,
-)
+from ledger.rows import ConversationRow, EventRow, Fate, ItemRow, KeyRow, Kind, LineageRow, NodeRow, ResponseRow
+from ledger.table import Rows, ordered
 from ledger.turn import Status
 from ledger.verdict import Code, Outcome
 

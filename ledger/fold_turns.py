@@ -5,20 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ledger.event import OwnerRef, ResponseDeleted, TurnAbandoned, TurnCompleted, TurnStarted
+from ledger.fates import CONTINUABLE
 from ledger.fold_rules import ACCEPTED, Step, refused, same_owner
-from ledger.lifecycle import CONTINUABLE, Task
-from ledger.rows import (
-    ConversationRow,
-    EventRow,
-    Fate,
-    KeyRow,
-    Kind,
-    LockRow,
-    NodeRow,
-    ResponseRow,
-    TurnRow,
-    ordered,
-)
+from ledger.lifecycle import Task
+from ledger.rows import ConversationRow, EventRow, Fate, KeyRow, Kind, LockRow, NodeRow, ResponseRow, TurnRow
+from ledger.table import ordered
 from ledger.verdict import Code, ContentUnneeded, Outcome
 
 _LEDGER = OwnerRef(native=False, target="ledger", digest=b"")

@@ -17,7 +17,7 @@ from ledger.content import ContentRef, ContentStore
 from ledger.errors import Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
-from ledger.rows import referenced_contents
+from ledger.table import referenced_contents
 from ledger.turn import Partition, Position
 from ledger.verdict import ContentUnneeded, ErasureOrdered, Fact
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ledger import codec
 from ledger.event import TurnAbandoned
-from ledger.rows import partition_prefix
+from ledger.table import partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
 

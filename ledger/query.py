@@ -22,12 +22,13 @@ from ledger.barrier import Barrier
 from ledger.content import ContentRef, ContentStore, decode_content
 from ledger.errors import AncestorMissing, CallerError, ContentLost, InvalidInput, Unavailable
 from ledger.event import ClockTicked, OwnerRef
-from ledger.lifecycle import Gone as FoldGone
-from ledger.lifecycle import conversation_fate, item_fate, response_fate
+from ledger.fates import Gone as FoldGone
+from ledger.fates import conversation_fate, item_fate, response_fate
 from ledger.log import AppendUncertain, EventLog
 from ledger.replica import Replica
-from ledger.rows import NodeRow, ResponseRow, Rows
+from ledger.rows import NodeRow, ResponseRow
 from ledger.settings import LedgerSettings
+from ledger.table import Rows
 from ledger.turn import Offset, Owner, Partition, Position, Revision, Scope, Selector, SelectorKind, Status
 
 logger = structlog.get_logger("ledger.query")

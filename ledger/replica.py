@@ -20,7 +20,7 @@ import structlog
 from ledger.errors import LedgerError, StoreFailed, Unavailable
 from ledger.fold import UnsupportedUpgrade, fold, is_anchor
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
-from ledger.rows import Rows, partition_prefix
+from ledger.table import Rows, partition_prefix
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Code, Fact, Outcome
 from ledger.view import ViewStore

@@ -24,8 +24,8 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy
 from ledger.query import NativeHistory, answer_from, entry_of, walk
-from ledger.rows import Rows
 from ledger.settings import LedgerSettings
+from ledger.table import Rows
 from ledger.turn import Offset, Partition, Scope, Selector, Turn
 from ledger.verdict import Code, ContentUnneeded, Outcome
 from ledger.view import ViewStore

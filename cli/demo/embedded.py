@@ -22,7 +22,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.answer import Found
 from ledger.composition import open_embedded
 from ledger.ledger import Ledger, wall_clock_ms
-from ledger.rows import folded_rows
+from ledger.table import folded_rows
 from ledger.turn import Content, Owner, Partition, Scope, Selector, SelectorKind, Turn
 
 SHORT_TTL_MS = 1_000

@@ -35,6 +35,16 @@ async def samples(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     }
 
 
+async def shown_when(http: httpx.AsyncClient, *key: str, above: float) -> dict[tuple[str, ...], float]:
+    """Return the metrics once this one is above a value."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            shown = await samples(http)
+            if shown.get(key, above) > above:
+                return shown
+            await asyncio.sleep(0.02)
+
+
 async def test_appends_and_lookups_are_counted_by_how_they_ended(http: httpx.AsyncClient) -> None:
     await http.post("/ledger/v1/turns", json=native("r1"))
     await http.post("/ledger/v1/turns", json=native("r1"))
@@ -81,8 +91,7 @@ async def test_waiters_are_counted_while_they_wait(faulty: Ledger, faults: Scrip
         faults.held_back_at = Position(0)
         named = native("r1", principal="ann")
         waiting = asyncio.create_task(http.post("/ledger/v1/turns", json=named))
-        while not (await samples(http))["turnledger_waiters",]:
-            await asyncio.sleep(0.01)
+        assert (await shown_when(http, "turnledger_waiters", above=0))["turnledger_waiters",] >= 1
         assert (await waiting).status_code == 504
         assert (await samples(http))["turnledger_waiters",] == 0
 
@@ -100,22 +109,17 @@ async def test_copy_of_the_contents_and_replaced_producers_are_shown_on_kafka_on
     assert on_kafka & {name for name, *_ in await samples(http)} == set()
     monkeypatch.setattr(kafka_content, "CHECK_INTERVAL_S", 0.1)
     kafka = await made_topics(kafka_bootstrap)
-    key = AliasKey(b"k" * 32)
-    async with await open_kafka(kafka, tmp_path / "replica", key, format_policy=Policy()) as ledger:
-        async with as_router(ledger) as router:
-            turn = portable("r1", "text", principal="ann", event_id="event-1")
-            assert (await router.post("/ledger/v1/turns", json=turn)).status_code == 200
-            partition = str(partition_of("ann", ledger))
-            async with asyncio.timeout(TIMEOUT_S):
-                while not (shown := await samples(router)).get(("turnledger_content_position", partition)):
-                    await asyncio.sleep(0.02)
-                while ("turnledger_content_lag", partition) not in shown:
-                    await asyncio.sleep(0.02)
-                    shown = await samples(router)
-            assert on_kafka <= {name for name, *_ in shown}
-            assert shown["turnledger_content_followed",] == 1
-            assert shown["turnledger_content_rebuilt_total",] == 0
-            assert shown["turnledger_producers_retired_total",] == 0
+    opening = open_kafka(kafka, tmp_path / "replica", AliasKey(b"k" * 32), format_policy=Policy())
+    async with await opening as replica, as_router(replica) as router:
+        turn = portable("r1", "text", principal="ann", event_id="event-1")
+        assert (await router.post("/ledger/v1/turns", json=turn)).status_code == 200
+        partition = str(partition_of("ann", replica))
+        await shown_when(router, "turnledger_content_position", partition, above=0)
+        shown = await shown_when(router, "turnledger_content_lag", partition, above=-1)
+    assert on_kafka <= {name for name, *_ in shown}
+    assert shown["turnledger_content_followed",] == 1
+    assert shown["turnledger_content_rebuilt_total",] == 0
+    assert shown["turnledger_producers_retired_total",] == 0
 
 
 async def test_readiness_and_its_reason_follow_the_ledger(faulty: Ledger) -> None:

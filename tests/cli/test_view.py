@@ -8,7 +8,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.commit import abandonment
 from ledger.outbox import Outbox
-from ledger.rows import folded_rows
+from ledger.table import folded_rows
 from ledger.turn import Partition, Scope
 from tests.cli.conftest import Run
 

@@ -18,6 +18,7 @@ from cli.connection import Connection
 from cli.failures import EPILOG
 from cli.main import app
 from ledger import bodies, content, errors, log, turn
+from ledger.adapters.kafka_security import KafkaSecurity
 from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS
 from ledger.policy import Policy
 
@@ -45,12 +46,12 @@ def test_policy_fields_have_their_defaults() -> None:
 
 
 def test_settings_of_the_service_have_their_defaults() -> None:
-    rows = table("environment | default | meaning")
-    prefix = ServiceSettings.model_config["env_prefix"]
-    expected = {f"{prefix}{name.upper()}": field.default for name, field in ServiceSettings.model_fields.items()}
+    login = table("environment | default | how to log in")
+    assert list(login) == [f"TURNLEDGER_{name.upper()}" for name in KafkaSecurity.model_fields]
+    rows = login | table("environment | default | meaning")
+    expected = {f"TURNLEDGER_{name.upper()}": field.default for name, field in ServiceSettings.model_fields.items()}
     assert list(rows) == list(expected)
-    # The command replaces this default by the user's own directory.
-    assert "XDG_DATA_HOME" in rows.pop(f"{prefix}DIRECTORY")[0]
+    assert "XDG_DATA_HOME" in rows.pop("TURNLEDGER_DIRECTORY")[0]
     for name, row in rows.items():
         assert row[0].strip("`") == ("none" if expected[name] is None else str(expected[name])), name
 

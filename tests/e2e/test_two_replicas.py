@@ -15,8 +15,8 @@ from ledger.answer import Found, Missing
 from ledger.composition import open_kafka
 from ledger.errors import RetryableError, Unavailable
 from ledger.ledger import wall_clock_ms
-from ledger.rows import folded_rows
 from ledger.settings import LedgerSettings
+from ledger.table import folded_rows
 from ledger.turn import Partition
 from tests.adapters.kafka_world import foreign_transactions
 from tests.e2e.replicas import Deployment, deploy, response, running, turn

@@ -35,7 +35,8 @@ from ledger.event import (
 from ledger.fold import fold
 from ledger.log import Record
 from ledger.policy import Policy
-from ledger.rows import ConversationRow, ItemRow, LineageRow, NodeRow, PrincipalRow, ResponseRow, Rows, folded_rows
+from ledger.rows import ConversationRow, ItemRow, LineageRow, NodeRow, PrincipalRow, ResponseRow
+from ledger.table import Rows, folded_rows
 from ledger.turn import Offset, Partition, Status
 from ledger.verdict import ContentUnneeded, Fact, Outcome
 from tests.fold.names import (

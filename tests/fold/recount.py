@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ledger.lifecycle import NEVER_MS, Task
+from ledger.fates import NEVER_MS
+from ledger.lifecycle import Task
 from ledger.rows import (
     INDEX_KINDS,
     ROW_TYPES,
@@ -23,8 +24,8 @@ from ledger.rows import (
     NodeRow,
     PrincipalRow,
     ResponseRow,
-    ordered,
 )
+from ledger.table import ordered
 from ledger.turn import TERMINAL
 
 _decoders = {kind: msgspec.msgpack.Decoder(row_type) for kind, row_type in ROW_TYPES.items()}

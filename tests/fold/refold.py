@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ledger.adapters.memory import MemoryViewStore
 from ledger.fold import fold
 from ledger.log import Record
-from ledger.rows import Rows, folded_rows
+from ledger.table import Rows, folded_rows
 from ledger.turn import Partition
 from ledger.verdict import Fact, Outcome
 from tests.fold.names import P0

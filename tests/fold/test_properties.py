@@ -24,11 +24,12 @@ from ledger.event import (
     TurnAbandoned,
     TurnCompleted,
 )
+from ledger.fates import response_fate
 from ledger.fold import UnsupportedUpgrade, fold
-from ledger.lifecycle import response_fate
 from ledger.log import Record
 from ledger.policy import Policy
-from ledger.rows import Kind, ResponseRow, Rows, folded_rows
+from ledger.rows import Kind, ResponseRow
+from ledger.table import Rows, folded_rows
 from ledger.turn import Offset, Partition, Status
 from ledger.verdict import Code, ContentUnneeded, Outcome
 from tests.fold import recount

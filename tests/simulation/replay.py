@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from ledger.adapters.memory import MemoryViewStore
 from ledger.fold import fold
-from ledger.rows import Rows, folded_rows
+from ledger.table import Rows, folded_rows
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 from tests.simulation.evidence import Evidence

@@ -24,7 +24,8 @@ from ledger.event import TurnAbandoned, TurnCompleted
 from ledger.fold_rules import ACCEPTED, Step
 from ledger.lifecycle import Lifecycle
 from ledger.log import Appended, Record
-from ledger.rows import Kind, NodeRow, Rows
+from ledger.rows import Kind, NodeRow
+from ledger.table import Rows
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Code, Fact, Outcome
 from tests.simulation import world

@@ -1,0 +1,248 @@
+"""The fold's window on one partition's rows: an overlay of uncommitted changes on the store.
+
+Reads fall through to the store, changes collect until ``changes`` is written together with the position. Decoded rows
+are kept between batches, which is safe because rows are frozen and one process owns a store.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from ledger.content import ContentRef
+from ledger.rows import (
+    FOLDED_KINDS,
+    INDEX_KINDS,
+    ROW_TYPES,
+    WRITTEN_ONCE_KINDS,
+    ConversationRow,
+    EventRow,
+    ItemRow,
+    KeyRow,
+    Kind,
+    LineageRow,
+    LockRow,
+    MetaRow,
+    NodeRow,
+    PrincipalRow,
+    ResponseRow,
+    TurnRow,
+)
+from ledger.turn import Partition, Position
+from ledger.view import ViewStore
+
+KNOWN_ROWS_MAX = 8192
+"""Decoded rows kept per partition between batches: about 4 MB, enough for the conversations active at one moment."""
+
+_decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type in ROW_TYPES.items()}
+_encode = msgspec.msgpack.Encoder().encode
+_UNKNOWN = object()
+_EVENT = Kind.EVENT[0]
+
+
+def partition_prefix(partition: Partition) -> bytes:
+    """Return the first two bytes of every key of a partition."""
+    return partition.to_bytes(2, "big")
+
+
+ordered = struct.Struct(">Q").pack
+"""Return 8 bytes that sort as the non-negative number does (a C function: it runs several times per record)."""
+
+
+class Rows:
+    """One partition's rows: an overlay of uncommitted changes on the store. Used by one task at a time."""
+
+    def __init__(self, store: ViewStore, partition: Partition) -> None:
+        self.store = store
+        self._prefix = partition_prefix(partition)
+        self._known: dict[bytes, msgspec.Struct | None] = {}
+        self._changed: dict[bytes, msgspec.Struct | None] = {}
+        self._indexes: dict[bytes, dict[bytes, bytes | None]] = {kind: {} for kind in INDEX_KINDS}
+        self.partition = partition
+        self.meta = self._stored_meta = self._load_meta()
+        self.anchor_trimmed = False
+        """Whether the log no longer holds the anchor, so that it cannot be compared."""
+        self.has_skipped = False
+        """Whether the position passed control records since the last commit."""
+
+    @property
+    def position(self) -> Position:
+        """The next offset to fold."""
+        return Position(self.meta.position)
+
+    def skip_to(self, position: Position) -> None:
+        """Move the position over offsets that hold no records (transaction markers)."""
+        if position > self.meta.position:
+            self.meta = replace(self.meta, position=position)
+            self.has_skipped = True
+
+    def _load_meta(self) -> MetaRow:
+        raw = self.store.get(self._prefix + Kind.META)
+        return MetaRow() if raw is None else cast(MetaRow, _decode[Kind.META[0]](raw))
+
+    def _get(self, key: bytes) -> Any:
+        row: Any = self._known.get(key, _UNKNOWN)
+        if row is _UNKNOWN:
+            raw = self.store.get(self._prefix + key)
+            if raw is None:
+                return None
+            row = self._known[key] = _decode[key[0]](raw)
+        return row
+
+    def response(self, alias: bytes) -> ResponseRow | None:
+        row: ResponseRow | None = self._get(b"r" + alias)
+        return row
+
+    def conversation(self, alias: bytes) -> ConversationRow | None:
+        row: ConversationRow | None = self._get(b"c" + alias)
+        return row
+
+    def item(self, alias: bytes) -> ItemRow | None:
+        row: ItemRow | None = self._get(b"i" + alias)
+        return row
+
+    def node(self, offset: int) -> NodeRow | None:
+        row: NodeRow | None = self._get(b"n" + ordered(offset))
+        return row
+
+    def lineage(self, digest: bytes) -> LineageRow | None:
+        row: LineageRow | None = self._get(b"l" + digest)
+        return row
+
+    def principal(self, digest: bytes) -> PrincipalRow:
+        row: PrincipalRow | None = self._get(b"p" + digest)
+        return row or _NO_PRINCIPAL
+
+    def event(self, event_id: bytes) -> EventRow | None:
+        row: EventRow | None = self._get(b"e" + event_id)
+        return row
+
+    def key(self, digest: bytes) -> KeyRow | None:
+        row: KeyRow | None = self._get(b"k" + digest)
+        return row
+
+    def turn(self, turn_id: bytes) -> TurnRow | None:
+        row: TurnRow | None = self._get(b"t" + turn_id)
+        return row
+
+    def lock(self, conversation: bytes) -> LockRow | None:
+        row: LockRow | None = self._get(b"j" + conversation)
+        return row
+
+    def put(self, kind: bytes, key: bytes, row: msgspec.Struct) -> None:
+        """Write a row of a point kind."""
+        self._changed[kind + key] = self._known[kind + key] = row
+
+    def delete(self, kind: bytes, key: bytes) -> None:
+        """Delete a row of a point kind."""
+        self._changed[kind + key] = self._known[kind + key] = None
+
+    def put_index(self, kind: bytes, key: bytes, value: bytes = b"") -> None:
+        self._indexes[kind][key] = value
+
+    def delete_index(self, kind: bytes, key: bytes) -> None:
+        entries = self._indexes[kind]
+        if kind in WRITTEN_ONCE_KINDS and entries.get(key) is not None:
+            del entries[key]
+        else:
+            entries[key] = None
+
+    def scan(self, kind: bytes, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return up to ``limit`` entries of an index kind with ``lower <= key < upper``, ascending, changes
+        included."""
+        overlay = {key: value for key, value in self._indexes[kind].items() if lower <= key < upper}
+        fresh = iter(sorted((key, value) for key, value in overlay.items() if value is not None))
+        prefix_bytes = len(self._prefix) + 1
+        stored = self.store.scan(self._prefix + kind + lower, self._prefix + kind + upper)
+        kept = ((key[prefix_bytes:], value) for key, value in stored if key[prefix_bytes:] not in overlay)
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            for entry in _merged(fresh, kept):
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        finally:
+            kept.close()
+            close = getattr(stored, "close", None)
+            if close is not None:
+                close()
+        return found
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """Return all changes since the last ``committed``, with the meta row, as the store takes them."""
+        prefix = self._prefix
+        batch: dict[bytes, bytes | None] = {
+            prefix + key: None if row is None else _encode(row) for key, row in self._changed.items()
+        }
+        for kind, entries in self._indexes.items():
+            if entries:
+                start = prefix + kind
+                for key, value in entries.items():
+                    batch[start + key] = value
+        batch[prefix + Kind.META] = _encode(self.meta)
+        return batch
+
+    def committed(self) -> None:
+        """The store has taken ``changes``: forget them, keep the decoded rows."""
+        known = self._known
+        for key, row in self._changed.items():
+            # An event ID is looked up again by a retry only, and what is gone hardly ever.
+            if row is None or key[0] == _EVENT:
+                del known[key]
+        self._changed.clear()
+        self._stored_meta = self.meta
+        self.has_skipped = False
+        if len(known) > KNOWN_ROWS_MAX:
+            known.clear()
+        for entries in self._indexes.values():
+            entries.clear()
+
+    def discard(self) -> None:
+        """The store refused ``changes``: go back to what it has, without asking it, since it may refuse that too."""
+        self._changed.clear()
+        self._known.clear()
+        self.has_skipped = False
+        for entries in self._indexes.values():
+            entries.clear()
+        self.meta = self._stored_meta
+
+
+_NO_PRINCIPAL = PrincipalRow()
+
+
+def _merged(left: Iterator[tuple[bytes, bytes]], right: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield two ascending, disjoint iterators as one."""
+    a, b = next(left, None), next(right, None)
+    while a is not None or b is not None:
+        if b is None or (a is not None and a[0] < b[0]):
+            assert a is not None
+            yield a
+            a = next(left, None)
+        else:
+            yield b
+            b = next(right, None)
+
+
+def folded_rows(store: ViewStore, partition: Partition) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (key, bytes) of all rows that the fold made of a partition; equal on every replica at equal positions."""
+    prefix = partition_prefix(partition)
+    for key, value in store.scan(prefix, prefix + b"\xff"):
+        if key[2:3] in FOLDED_KINDS:
+            yield key, value
+
+
+def referenced_contents(store: ViewStore, partition: Partition) -> set[bytes]:
+    """Return the IDs of all contents that the rows of a partition refer to, by reading every node and conversation."""
+    prefix = partition_prefix(partition)
+    referenced: set[bytes] = set()
+    for kind in (Kind.NODE, Kind.CONVERSATION):
+        for _, raw in store.scan(prefix + kind, prefix + kind + b"\xff" * 21):
+            row: Any = _decode[kind[0]](raw)
+            content: ContentRef | None = row.content if kind == Kind.NODE else row.metadata
+            if content is not None:
+                referenced.add(content.id)
+    return referenced
