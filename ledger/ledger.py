@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -146,14 +145,20 @@ class Ledger:
         return ""
 
     async def _probe_forever(self) -> None:
-        """Pass the barrier of one partition after the other, so that an idle process notices that its log is away."""
-        for number in itertools.cycle(range(self.replica.partition_count)):
+        """Pass the barrier of one partition after the other, so that an idle process notices that its log is away.
+
+        A partition that does not answer is asked again until it does.
+        """
+        partition = Partition(0)
+        while True:
             await asyncio.sleep(PROBE_INTERVAL_S)
             try:
-                await self.barrier.pass_through(Partition(number), timeout_s=self.settings.read_timeout_s)
-                self._probe_failures.clear()
+                await self.barrier.pass_through(partition, timeout_s=self.settings.read_timeout_s)
             except Unavailable as error:
-                self._probe_failures = [*self._probe_failures[-PROBE_FAILURES_MIN:], str(error)]
+                self._probe_failures.append(str(error))
+            else:
+                self._probe_failures.clear()
+                partition = Partition((partition + 1) % self.replica.partition_count)
 
     async def set_policy(self, policy: Policy, *, timeout_s: float = 30.0) -> int:
         """Change the policy in every partition; return its generation."""

@@ -1,4 +1,7 @@
-"""Settings of one process. Nothing here may change a verdict: limits and lifetimes are in the log's policy."""
+"""Settings of one process, and where its ledger is by default.
+
+Nothing here may change a verdict: limits and lifetimes are in the log's policy.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
 """Fixtures for every test."""
 
+import logging
+import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from broker.launcher import Cluster
 
-# No deadline per example: a slow machine is not a wrong result. The blob repeats a failure anywhere.
-hypothesis.settings.register_profile("tests", deadline=None, print_blob=True, max_examples=100)
-hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("tests"), max_examples=1_000)
-hypothesis.settings.load_profile("tests")
+# No deadline per example: a slow machine is not a wrong result. The blob repeats a failure anywhere. The same examples
+# every time, so that a change is judged by itself; HYPOTHESIS_PROFILE=thorough looks for new ones.
+hypothesis.settings.register_profile("tests", deadline=None, print_blob=True, max_examples=100, derandomize=True)
+hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,3 +28,14 @@ def kafka_bootstrap() -> Iterator[str]:
     """Start one broker for the whole run when the first test asks for it; KAFKA_BOOTSTRAP, if set, is used instead."""
     with Cluster.from_environment() as cluster:
         yield cluster.bootstrap
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what a command run in this process has done to the logs: no test depends on another's."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
