@@ -38,8 +38,7 @@ def response_fate(
     else:
         gone = None
         if lineage is not None:
-            lasts_until_ms = lineage.lapsed_at_ms if row.node < lineage.lapsed_offset else lineage.expires_at_ms
-            expires_at_ms = row.expires_at_ms or lasts_until_ms
+            expires_at_ms = row.expires_at_ms or _lasts_until_ms(row.node, lineage)
             gone = _cut_or_expired(row.node, expires_at_ms, lineage, clock_ms, policy)
         ends_at_ms = NEVER_MS if gone is None else gone.at_ms
     return _erased_before(row.node, ends_at_ms, principal, policy) or gone
@@ -53,9 +52,15 @@ def conversation_fate(
         return Gone(Fate(row.fate), row.gone_at_ms, row.forget_at_ms)
     gone = None
     if lineage is not None:
-        gone = _cut_or_expired(row.created_offset, lineage.expires_at_ms, lineage, clock_ms, policy)
+        expires_at_ms = _lasts_until_ms(row.created_offset, lineage)
+        gone = _cut_or_expired(row.created_offset, expires_at_ms, lineage, clock_ms, policy)
     ends_at_ms = NEVER_MS if gone is None else gone.at_ms
     return _erased_before(row.created_offset, ends_at_ms, principal, policy) or gone
+
+
+def _lasts_until_ms(offset: int, lineage: LineageRow) -> int:
+    """Return when sliding retention ends what was written at ``offset``: a lineage begun anew does not revive it."""
+    return lineage.lapsed_at_ms if offset < lineage.lapsed_offset else lineage.expires_at_ms
 
 
 def _erased_before(offset: int, ends_at_ms: int, principal: PrincipalRow, policy: Policy) -> Gone | None:

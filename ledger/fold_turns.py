@@ -267,8 +267,12 @@ def _undo(step: Step, offset: int, node: NodeRow, conversation: ConversationRow 
             step.end_item(alias, item, Fate.ABANDONED, step.clock_ms)
     if node.response is not None:
         response = rows.response(node.response)
-        if response is not None and not response.fate and response.node == offset:
-            step.end_response(node.response, response, Fate.ABANDONED, step.clock_ms)
+        if response is not None and response.node == offset:
+            if response.fate:
+                # In its grace it could still be built on, unlike a turn that was taken back.
+                rows.put(Kind.RESPONSE, node.response, replace(response, fate=Fate.ABANDONED))
+            else:
+                step.end_response(node.response, response, Fate.ABANDONED, step.clock_ms)
     step.remove_node(offset)
 
 

@@ -394,7 +394,7 @@ class Lifecycle:
         conversation = rows.conversation(digest)
         if conversation is not None and not conversation.fate:
             gone = self.conversation_gone(digest, conversation)
-            if gone is not None and gone.fate is not Fate.EXPIRED:
+            if gone is not None and not self._is_in_grace(gone):
                 self.end_conversation(digest, conversation, gone.fate, gone.at_ms)
         members = rows.scan(Kind.MEMBER, digest + cursor, digest + LAST_KEY, SWEEP_NODES_MAX)
         for key, _ in members:
@@ -405,7 +405,7 @@ class Lifecycle:
             if row is None or row.fate or ordered(row.node) != key[20:]:
                 continue
             gone = self.response_gone(row)
-            if gone is None or (gone.fate is Fate.EXPIRED and gone.at_ms + self.policy.commit_grace_ms > self.clock_ms):
+            if gone is None or self._is_in_grace(gone):
                 continue
             self.end_response(node.response, row, gone.fate, gone.at_ms)
         if len(members) == SWEEP_NODES_MAX:
@@ -413,6 +413,9 @@ class Lifecycle:
             self.enqueue(0, Task.SWEEP_LINEAGE, digest + following)
         else:
             self.drop_empty_lineage(digest)
+
+    def _is_in_grace(self, gone: Gone) -> bool:
+        return gone.fate is Fate.EXPIRED and gone.at_ms + self.policy.commit_grace_ms > self.clock_ms
 
     def _sweep_principal(self, subject: bytes, due_ms: int) -> None:
         """Cut the lineages of an erased principal, a bounded number at a time."""

@@ -195,7 +195,8 @@ class LineageRow(_Row, frozen=True, kw_only=True):
     """Of the last accepted turn or item batch; 0: not in the activity index."""
     expires_at_ms: int = 0
     lapsed_offset: int = 0
-    """Sliding responses below this offset expired at ``lapsed_at_ms``, before the lineage began anew."""
+    """The conversation and sliding responses below this offset expired at ``lapsed_at_ms``, before the lineage began
+    anew."""
     lapsed_at_ms: int = 0
     queued: bool = False
     """Whether the queue holds its expiry."""

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cli.demo.trace import Request
 from ledger.adapters.http import LedgerClient
-from ledger.answer import Found, Verdict
+from ledger.answer import Found
 from ledger.ledger import wall_clock_ms
 from ledger.turn import Content, Owner, Scope, Selector, SelectorKind, Turn
 
@@ -25,8 +25,6 @@ class Tally:
     not_found: int = 0
     text_bytes: int = 0
     elapsed_s: float = 0.0
-    commit_s: list[float] = field(default_factory=list)
-    lookup_s: list[float] = field(default_factory=list)
 
     def facts(self) -> dict[str, str]:
         """Return what was asked and answered."""
@@ -37,20 +35,9 @@ class Tally:
             f"{self.not_found} not",
         }
 
-    def rates(self) -> dict[str, str]:
+    def rate(self) -> str:
         """Return how fast that was."""
-        return {
-            "published": f"{self.accepted / self.elapsed_s:,.0f} turns a second, each looked up at once",
-            "commit": spread(self.commit_s),
-            "look-up": spread(self.lookup_s),
-        }
-
-
-def spread(durations_s: Sequence[float]) -> str:
-    """Return median and 99th percentile in milliseconds."""
-    ordered = sorted(durations_s)
-    median_ms, tail_ms = ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
-    return f"{median_ms:.1f} ms median, {tail_ms:.1f} ms at the 99th percentile"
+        return f"{self.accepted / self.elapsed_s:,.0f} turns a second through the service, each looked up at once"
 
 
 def response(scope: Scope, opaque_id: str) -> Selector:
@@ -105,12 +92,8 @@ async def _one(replicas: tuple[LedgerClient, LedgerClient], request: Request, sc
     """Publish one turn on one replica and look it up on the other, which will take what continues it."""
     mine, other = replicas[request.depth % 2], replicas[(request.depth + 1) % 2]
     turn = turn_from(request, scope)
-    began_s = time.perf_counter()
-    verdict: Verdict = await mine.publish(turn)
-    committed_s = time.perf_counter()
+    verdict = await mine.publish(turn)
     answer = await other.load(response(scope, request.response_id))
-    tally.lookup_s.append(time.perf_counter() - committed_s)
-    tally.commit_s.append(committed_s - began_s)
     tally.accepted += verdict.accepted
     tally.continuations += request.parent_turn is not None
     tally.looked_up += 1

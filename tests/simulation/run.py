@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog.testing
 
-from ledger.errors import RetryableError
+from ledger.errors import ContentLost, RetryableError
 from ledger.policy import Policy, check
 from ledger.settings import LedgerSettings
 from ledger.turn import Position, Scope, SelectorKind
@@ -49,7 +49,7 @@ def simulate(seed: str, *, weathers: Sequence[str] = ()) -> World:
     ``weathers`` instead of those that the seed draws: for a defect that only some of them can show.
     """
     random = Random(f"{seed}/run")
-    loop = virtual_loop(time_max_s=TIME_MAX_S, expected=(RetryableError,))
+    loop = virtual_loop(time_max_s=TIME_MAX_S, expected=(RetryableError, ContentLost))
     settings = LedgerSettings(
         commit_timeout_s=3.0,
         read_timeout_s=2.0,
