@@ -141,5 +141,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accepted(self) -> bool:
-        """Whether the event has its effect: accepted now, or by the first attempt of the same event."""
-        return self.code is Code.ACCEPTED or (self.code is Code.DUPLICATE and self.first is Code.ACCEPTED)
+        """Whether the event has its effect: accepted now, or by the first attempt of the same event or key."""
+        if self.code is Code.DUPLICATE:
+            # A first verdict ``duplicate`` was by key: it was answered from an accepted turn then as well.
+            return self.first in (Code.ACCEPTED, Code.DUPLICATE)
+        return self.code is Code.ACCEPTED

@@ -368,9 +368,13 @@ def abandonment(alias: AliasKey, scope: Scope, event_id: str, now_ms: int, commi
 
 
 def is_taken(rows: Rows, outcome: Outcome, content: ContentRef) -> bool:
-    """Return whether the fold took this copy of a content, rather than that of another attempt, and still needs it."""
+    """Return whether the fold took this copy of a content, rather than that of another attempt, and still needs it.
+
+    A refusal that is not remembered (``invalid``: its window lies too far ahead) counts as taken: the same record may
+    land again and be accepted then.
+    """
     if not outcome.node:
-        return outcome.code is Code.ACCEPTED
+        return outcome.code in (Code.ACCEPTED, Code.INVALID)
     node = rows.node(outcome.node)
     return node is not None and node.content is not None and node.content.id == content.id
 
@@ -382,7 +386,8 @@ def verdict_of(rows: Rows, offset: int, outcome: Outcome) -> Verdict:
         offset = outcome.first_offset
         node = rows.node(outcome.node) if outcome.node else None
         row = None if node is None or node.response is None else rows.response(node.response)
-        response_id = None if row is None else codec.decode_sealed(row.sealed).response_id
+        # Its alias may be another turn's by now.
+        response_id = None if row is None or row.node != outcome.node else codec.decode_sealed(row.sealed).response_id
     return Verdict(
         code=outcome.code,
         token=Token(rows.partition, Offset(offset)),

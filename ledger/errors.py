@@ -62,7 +62,8 @@ class Unavailable(RetryableError):
     """A read or a commit cannot be answered truthfully now.
 
     ``reason`` is one word a program can branch on: ``lagging``, ``deadline``, ``leader``, ``log_gap``,
-    ``log_diverged``, ``upgrade``, ``manifest``, ``content_lag``, ``closed``, ``broker``, ``storage``, ``service``.
+    ``log_diverged``, ``upgrade``, ``manifest``, ``content_lag``, ``closed``, ``broker``, ``storage``, ``service``,
+    ``policy``, ``defect``.
     """
 
     def __init__(self, reason: str, message: str) -> None:

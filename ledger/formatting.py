@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ledger import codec
 from ledger.alias import CONTROL_KEY, DIGEST_VERSION, AliasKey
 from ledger.barrier import Barrier
-from ledger.errors import InvalidInput, ManifestMismatch, Unavailable
+from ledger.errors import CallerError, InvalidInput, ManifestMismatch, Unavailable
 from ledger.event import Event, LedgerFormatted, PolicyChanged
 from ledger.log import AppendUncertain, EventLog
 from ledger.policy import Policy, check
@@ -23,6 +23,12 @@ ADMIN_ATTEMPTS_MAX = 5
 """How often an admin record is appended again when its fate is unknown; the fold takes the first."""
 LEADER_PAUSE_S = 0.2
 """Between two requests for the end of a partition whose leader did not answer."""
+
+
+class PolicyConflict(CallerError):
+    """Another change of the policy at the same time stands."""
+
+    advice = "read the policy, then change it again"
 
 
 class Formatter:
@@ -73,20 +79,30 @@ class Formatter:
         return self._replica.rows(partition).meta.ledger_id
 
     async def set_policy(self, policy: Policy, *, timeout_s: float) -> int:
-        """Write a policy to every partition; return its generation. Running it again finishes an interrupted change."""
+        """Write a policy to every partition; return its generation. Running it again finishes an interrupted change.
+
+        Of two changes at once the one that partition 0 has last stands; the other raises ``PolicyConflict``.
+        """
         check(policy)
         partitions = [Partition(number) for number in range(self._replica.partition_count)]
-        for partition in partitions:
-            await self._pass_barrier(partition, timeout_s)
-        metas = [self._replica.rows(partition).meta for partition in partitions]
-        newest = max(meta.generation for meta in metas)
-        is_unfinished = any(meta.generation == newest and meta.policy == policy for meta in metas)
-        generation = newest if is_unfinished and newest else newest + 1
-        for partition, meta in zip(partitions, metas, strict=True):
-            if meta.generation < generation:
-                event = PolicyChanged(generation=generation, written_at_ms=self._now_ms(), policy=policy)
-                await self._append(partition, event, timeout_s)
-        return generation
+        for _ in range(ADMIN_ATTEMPTS_MAX):
+            for partition in partitions:
+                await self._pass_barrier(partition, timeout_s)
+            metas = [self._replica.rows(partition).meta for partition in partitions]
+            newest = max(meta.generation for meta in metas)
+            done = [meta.policy == policy and meta.generation == newest for meta in metas]
+            if all(done) and newest:
+                return newest
+            # Where another change took the newest generation, only a higher one can be the same everywhere.
+            others = any(meta.generation == newest and meta.policy != policy for meta in metas)
+            generation = newest if newest and not others else newest + 1
+            for partition, meta in zip(partitions, metas, strict=True):
+                if meta.generation < generation:
+                    event = PolicyChanged(generation=generation, written_at_ms=self._now_ms(), policy=policy)
+                    await self._append(partition, event, timeout_s)
+            if self._replica.rows(Partition(0)).meta.policy != policy:
+                raise PolicyConflict("another policy change came first; look at it, then change it again if need be")
+        raise Unavailable("policy", "other policy changes are under way; run it again")
 
     async def _pass_barrier(self, partition: Partition, timeout_s: float) -> None:
         """Pass the barrier, asking again while there is time: a process may start before its broker answers well."""

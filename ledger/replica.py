@@ -11,7 +11,6 @@ Place in the flow: log → **fold → view** → query. Rules kept here:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -98,14 +97,26 @@ class Replica:
             self._partitions[partition] = state
             self._check_log_id(partition, manifest.log_id)
         self._tasks = [asyncio.create_task(self._tail_forever()), asyncio.create_task(self._watch_forever())]
+        for task in self._tasks:
+            task.add_done_callback(self._on_task_end)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        """A task that ends by itself has met a defect of ours: serve nothing from here on, and say so."""
+        if task.cancelled() or task.exception() is None:
+            return
+        logger.critical("replica_task_failed", exc_info=task.exception())
+        for partition, state in self._partitions.items():
+            if state.stopped is None:
+                message = (
+                    f"the view met a defect ({type(task.exception()).__name__}); restart the process and report it"
+                )
+                self._stop_partition(partition, Unavailable("defect", message))
 
     async def stop(self) -> None:
         """Stop tailing; what waits is told that the ledger is closed."""
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         closed = Unavailable("closed", "the ledger was closed")
         for state in self._partitions.values():
             self._fail_waiters(state, closed)

@@ -28,6 +28,20 @@ async def log_harness(request: pytest.FixtureRequest) -> AsyncIterator[LogHarnes
         yield log
 
 
+@pytest.fixture(params=[name for name in LOGS if name != "embedded"])
+async def partitioned_log_harness(request: pytest.FixtureRequest) -> AsyncIterator[LogHarness]:
+    """Logs that may have several partitions; an embedded one has one."""
+    async with LOGS[request.param](request) as log:
+        yield log
+
+
+@pytest.fixture(params=["memory", "kafka"])
+async def copying_content_harness(request: pytest.FixtureRequest) -> AsyncIterator[ContentHarness]:
+    """Stores that read a copy of what they write, which may lag."""
+    async with CONTENTS[request.param](request) as content:
+        yield content
+
+
 @pytest.fixture(params=CONTENTS)
 async def content_harness(request: pytest.FixtureRequest) -> AsyncIterator[ContentHarness]:
     async with CONTENTS[request.param](request) as content:

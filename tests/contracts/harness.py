@@ -68,9 +68,6 @@ class LogHarness(Protocol):
 class ContentHarness(Protocol):
     """One content store under test."""
 
-    copy_lags: bool
-    """Whether readers have a copy that may be behind, so that ``Unavailable('content_lag')`` exists."""
-
     async def start(self) -> ContentStore:
         """Open the store as a new process would, after closing what was open."""
         ...
@@ -103,7 +100,6 @@ class _MemoryLogHarness:
 
 class _EmbeddedHarness:
     partition_count = 1
-    copy_lags = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,8 +130,6 @@ class _EmbeddedHarness:
 
 
 class _EmbeddedContentHarness:
-    copy_lags = False
-
     def __init__(self, database: _EmbeddedHarness) -> None:
         self._harness = database
         self._now_ms = ticking_clock()
@@ -145,8 +139,6 @@ class _EmbeddedContentHarness:
 
 
 class _MemoryContentHarness:
-    copy_lags = True
-
     def __init__(self) -> None:
         self._contents = MemoryContents()
         self._now_ms = ticking_clock()

@@ -41,8 +41,6 @@ class _KafkaLogHarness:
 
 
 class _KafkaContentHarness:
-    copy_lags = True
-
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._rows = MemoryViewStore()

@@ -68,10 +68,10 @@ async def test_missing_chunk_is_lost_and_not_a_shorter_content(content_harness: 
         await store.get(P0, changed(ref, chunks=len(CHUNKS) + 1), timeout_s=TIMEOUT_S)
 
 
-async def test_copy_that_has_not_come_to_the_reference_is_a_lag_and_not_a_loss(content_harness: ContentHarness) -> None:
-    if not content_harness.copy_lags:
-        pytest.skip("the adapter reads what it writes")
-    store = await content_harness.start()
+async def test_copy_that_has_not_come_to_the_reference_is_a_lag_and_not_a_loss(
+    copying_content_harness: ContentHarness,
+) -> None:
+    store = await copying_content_harness.start()
     ref = await store.put(P0, SCOPE, ID, CHUNKS, timeout_s=TIMEOUT_S)
     with pytest.raises(Unavailable) as unavailable:
         await store.get(P0, changed(ref, last_offset=ref.last_offset + 1), timeout_s=0.05)

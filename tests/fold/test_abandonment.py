@@ -189,3 +189,10 @@ def test_undone_alias_claimed_again_after_its_tombstone_is_not_undone_twice(worl
     world.turn("a", event_id="e2")
     assert world.abandon("e1").code is Code.ACCEPTED
     assert present(world.response("a")).fate == Fate.LIVING
+
+
+def test_turn_abandoned_after_its_deletion_cannot_be_continued_within_the_grace(world: World) -> None:
+    world.turn("a", event_id="e")
+    world.delete("a")
+    assert world.abandon("e").code is Code.ACCEPTED
+    assert world.turn("b", parent="a").code is Code.PARENT_GONE
