@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 
@@ -255,9 +256,8 @@ class Replica:
 
     async def _follow(self, tail: Tail, unchecked: set[Partition]) -> None:
         while not self._reopen.is_set():
-            for batch in await tail.next(TAIL_WAIT_S):
-                if self._partitions[batch.partition].stopped is None:
-                    await self._fold_batch(self._behind_anchor(batch, unchecked))
+            batches = await tail.next(TAIL_WAIT_S)
+            await self._fold_batches([self._behind_anchor(batch, unchecked) for batch in batches])
 
     def _behind_anchor(self, batch: RecordBatch, unchecked: set[Partition]) -> RecordBatch:
         """Check the anchor, the first record of a newly opened tail, and return the batch without what was folded."""
@@ -277,46 +277,59 @@ class Replica:
         fresh = tuple(record for record in batch.records if record.offset >= position)
         return RecordBatch(partition=batch.partition, records=fresh, next_position=batch.next_position)
 
-    async def _fold_batch(self, batch: RecordBatch) -> None:
-        state = self._partitions[batch.partition]
-        records = batch.records
-        for start in range(0, max(len(records), 1), FOLD_BATCH_RECORDS_MAX):
-            if state.stopped is not None:
-                return
-            part = records[start : start + FOLD_BATCH_RECORDS_MAX]
-            is_last = start + FOLD_BATCH_RECORDS_MAX >= len(records)
-            self._fold_part(batch.partition, part, batch.next_position if is_last else None)
-            if not is_last:
-                await asyncio.sleep(0)
-
-    def _fold_part(self, partition: Partition, records: Sequence[Record], next_position: Position | None) -> None:
-        """Fold some records and write their rows with the position, or take everything back."""
-        state = self._partitions[partition]
-        rows = state.rows
-        outcomes: list[tuple[Record, Outcome]] = []
-        facts: list[Fact] = []
-        upgrade: UnsupportedUpgrade | None = None
-        try:
-            for record in records:
-                try:
-                    outcome, record_facts = fold(rows, record)
-                except UnsupportedUpgrade as error:
-                    upgrade = error
+    async def _fold_batches(self, batches: Sequence[RecordBatch]) -> None:
+        """Fold what one read has returned, in rounds of bounded size."""
+        parts: list[_Part] = []
+        room = FOLD_BATCH_RECORDS_MAX
+        for batch in batches:
+            start = 0
+            while True:
+                records = batch.records[start : start + room]
+                start += len(records)
+                is_last = start == len(batch.records)
+                parts.append(_Part(batch.partition, records, batch.next_position if is_last else None))
+                room -= len(records)
+                if room == 0:
+                    self._fold_parts(parts)
+                    await asyncio.sleep(0)
+                    parts, room = [], FOLD_BATCH_RECORDS_MAX
+                if is_last:
                     break
-                outcomes.append((record, outcome))
-                facts.extend(record_facts)
-            if next_position is not None and upgrade is None:
-                rows.skip_to(next_position)
-            if outcomes or rows.has_skipped:
-                self.store.write(rows.changes())
-                rows.committed()
+        self._fold_parts(parts)
+
+    def _fold_parts(self, parts: Sequence[_Part]) -> None:
+        """Fold one round, write its rows and positions at once, or take everything back.
+
+        One write for all partitions: at a steady rate each has only a few records, and a write costs as much as some
+        rows do.
+        """
+        folded: list[_Folded] = []
+        changes: dict[bytes, bytes | None] = {}
+        states = [self._partitions[part.partition] for part in parts]
+        try:
+            for part, state in zip(parts, states, strict=True):
+                if state.stopped is not None:
+                    continue
+                done = _fold_part(state, part)
+                folded.append(done)
+                if done.outcomes or state.rows.has_skipped:
+                    changes |= state.rows.changes()
+            if changes:
+                self.store.write(changes)
         except StoreFailed:
-            rows.discard()
+            for state in states:
+                state.rows.discard()
             raise
-        self._announce(partition, state, outcomes, facts)
-        if upgrade is not None:
-            self._stop_partition(partition, Unavailable("upgrade", str(upgrade)))
-            raise upgrade
+        for done in folded:
+            done.state.rows.committed()
+        for done in folded:
+            self._announce(done.state.rows.partition, done.state, done.outcomes, done.facts)
+        for done in folded:
+            if done.upgrade is not None:
+                self._stop_partition(done.state.rows.partition, Unavailable("upgrade", str(done.upgrade)))
+        for done in folded:
+            if done.upgrade is not None:
+                raise done.upgrade
 
     def _announce(
         self,
@@ -390,6 +403,40 @@ class Replica:
                 self._stop_partition(partition, Unavailable("manifest", message))
             elif manifest.log_id != self._log_id:
                 self._check_log_id(partition, manifest.log_id)
+
+
+class _Part(NamedTuple):
+    """Some consecutive records of one partition; ``next_position`` is set when they end a batch of the tail."""
+
+    partition: Partition
+    records: Sequence[Record]
+    next_position: Position | None
+
+
+class _Folded(NamedTuple):
+    """What came of a part; not to be told to anybody before its rows are written."""
+
+    state: PartitionState
+    outcomes: list[tuple[Record, Outcome]]
+    facts: list[Fact]
+    upgrade: UnsupportedUpgrade | None
+
+
+def _fold_part(state: PartitionState, part: _Part) -> _Folded:
+    """Fold the records of a part up to the first that this build does not support."""
+    rows = state.rows
+    outcomes: list[tuple[Record, Outcome]] = []
+    facts: list[Fact] = []
+    for record in part.records:
+        try:
+            outcome, record_facts = fold(rows, record)
+        except UnsupportedUpgrade as error:
+            return _Folded(state, outcomes, facts, error)
+        outcomes.append((record, outcome))
+        facts.extend(record_facts)
+    if part.next_position is not None:
+        rows.skip_to(part.next_position)
+    return _Folded(state, outcomes, facts, None)
 
 
 def gap_reason(gap: LogGap) -> Unavailable:

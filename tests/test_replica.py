@@ -17,6 +17,16 @@ SCOPE = Scope(namespace="n", route="r", principal="p")
 RESPONSE = Selector(scope=SCOPE, kind=SelectorKind.RESPONSE, id="resp_1")
 
 
+def turn(response_id: str) -> Turn:
+    return Turn(
+        scope=SCOPE,
+        event_id=response_id,
+        response_id=response_id,
+        owner=Owner(native=True, target="provider-a"),
+        begun_at_ms=wall_clock_ms(),
+    )
+
+
 def fails_at_turns(_: Record, outcome: Outcome) -> None:
     """An observer with a defect: it takes the tail's task with it."""
     assert outcome.code is not Code.ACCEPTED or outcome.event_id is None, "a defect of the observer"
@@ -31,16 +41,10 @@ async def test_view_that_met_a_defect_says_so_instead_of_lagging() -> None:
         on_outcome=fails_at_turns,
     )
     await ledger.start(format_policy=Policy())
-    turn = Turn(
-        scope=SCOPE,
-        event_id="e",
-        response_id="resp_1",
-        owner=Owner(native=True, target="provider-a"),
-        begun_at_ms=wall_clock_ms(),
-    )
     try:
+        await ledger.committer.commit(turn("resp_1"))
         with pytest.raises(RetryableError):
-            await ledger.committer.commit(turn, timeout_s=1.0)
+            await ledger.committer.commit(turn("resp_2"), timeout_s=1.0)
         with pytest.raises(Unavailable) as refused:
             await ledger.reader.load(RESPONSE)
         assert refused.value.reason == "defect"
