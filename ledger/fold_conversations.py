@@ -66,13 +66,9 @@ def conversation_created(step: Step, event: ConversationCreated) -> Outcome:
 
 def conversation_updated(step: Step, event: ConversationUpdated) -> Outcome:
     rows = step.rows
-    found = _existing_conversation(step, event.conversation, event.principal, event.begun_at_ms)
+    found = _portable_conversation(step, event)
     if isinstance(found, Outcome):
         return found
-    if found.owner.native:
-        return refused(Code.OWNER_CONFLICT)
-    if event.expected_revision is not None and event.expected_revision != found.revision:
-        return Outcome(code=Code.REVISION_CONFLICT, revision=found.revision)
     lineage = rows.lineage(event.conversation)
     assert lineage is not None, "a living conversation has its lineage"
     if event.metadata is not None:
@@ -104,13 +100,9 @@ def conversation_deleted(step: Step, event: ConversationDeleted) -> Outcome:
 
 def items_appended(step: Step, event: ItemsAppended) -> Outcome:
     rows = step.rows
-    found = _existing_conversation(step, event.conversation, event.principal, event.begun_at_ms)
+    found = _portable_conversation(step, event)
     if isinstance(found, Outcome):
         return found
-    if found.owner.native:
-        return refused(Code.OWNER_CONFLICT)
-    if event.expected_revision is not None and event.expected_revision != found.revision:
-        return Outcome(code=Code.REVISION_CONFLICT, revision=found.revision)
     lineage = rows.lineage(event.conversation)
     assert lineage is not None, "a living conversation has its lineage"
     refusal = step.judge_size(lineage, event.content, event.content.size_bytes)
@@ -163,3 +155,15 @@ def _existing_conversation(
         return refused(Code.PRINCIPAL_ERASED)
     found = step.judge_conversation(alias, None)
     return refused(Code.CONVERSATION_UNKNOWN) if found is None else found
+
+
+def _portable_conversation(step: Step, event: ConversationUpdated | ItemsAppended) -> ConversationRow | Outcome:
+    """Return the conversation that the event changes, at the revision that it expects."""
+    found = _existing_conversation(step, event.conversation, event.principal, event.begun_at_ms)
+    if isinstance(found, Outcome):
+        return found
+    if found.owner.native:
+        return refused(Code.OWNER_CONFLICT)
+    if event.expected_revision is not None and event.expected_revision != found.revision:
+        return Outcome(code=Code.REVISION_CONFLICT, revision=found.revision)
+    return found

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import structlog
 
 from ledger.errors import LedgerError, StoreFailed, Unavailable
-from ledger.fold import UnsupportedUpgrade, fold, is_anchor
+from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
+from ledger.partition import Folded, Part, PartitionState, fold_part
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Code, Fact, Outcome
@@ -42,24 +41,6 @@ MANIFEST_EVERY_S = 2.0
 nothing else once it is longer than the position; its records are judged until then, so the view must be rebuilt."""
 LOG_ID_KIND = b"\xfe"
 """Local row: identity of the log that the rows were folded from. Not folded, so not compared between replicas."""
-
-
-@dataclass(slots=True)
-class PartitionState:
-    """What a process knows of one of its partitions beyond the rows."""
-
-    rows: Rows
-    stopped: Unavailable | None = None
-    """Why the partition is not served until somebody acts; None: it is."""
-    end_seen: Position = Position(0)
-    """Highest end that a validated leader has named."""
-    progressed_at_s: float = 0.0
-    """Loop time of the last progress."""
-    caught_up_at_s: float = 0.0
-    """Loop time at which it last had nothing to do."""
-    confirmed_at_s: float = float("-inf")
-    """Loop time before which an end was asked for that the position has reached since."""
-    waiters: list[tuple[Position, asyncio.Future[None]]] = field(default_factory=list)
 
 
 class Replica:
@@ -279,7 +260,7 @@ class Replica:
 
     async def _fold_batches(self, batches: Sequence[RecordBatch]) -> None:
         """Fold what one read has returned, in rounds of bounded size."""
-        parts: list[_Part] = []
+        parts: list[Part] = []
         room = FOLD_BATCH_RECORDS_MAX
         for batch in batches:
             start = 0
@@ -287,7 +268,7 @@ class Replica:
                 records = batch.records[start : start + room]
                 start += len(records)
                 is_last = start == len(batch.records)
-                parts.append(_Part(batch.partition, records, batch.next_position if is_last else None))
+                parts.append(Part(batch.partition, records, batch.next_position if is_last else None))
                 room -= len(records)
                 if room == 0:
                     self._fold_parts(parts)
@@ -297,20 +278,20 @@ class Replica:
                     break
         self._fold_parts(parts)
 
-    def _fold_parts(self, parts: Sequence[_Part]) -> None:
+    def _fold_parts(self, parts: Sequence[Part]) -> None:
         """Fold one round, write its rows and positions at once, or take everything back.
 
         One write for all partitions: at a steady rate each has only a few records, and a write costs as much as some
         rows do.
         """
-        folded: list[_Folded] = []
+        folded: list[Folded] = []
         changes: dict[bytes, bytes | None] = {}
         states = [self._partitions[part.partition] for part in parts]
         try:
             for part, state in zip(parts, states, strict=True):
                 if state.stopped is not None:
                     continue
-                done = _fold_part(state, part)
+                done = fold_part(state, part)
                 folded.append(done)
                 if done.outcomes or state.rows.has_skipped:
                     changes |= state.rows.changes()
@@ -403,40 +384,6 @@ class Replica:
                 self._stop_partition(partition, Unavailable("manifest", message))
             elif manifest.log_id != self._log_id:
                 self._check_log_id(partition, manifest.log_id)
-
-
-class _Part(NamedTuple):
-    """Some consecutive records of one partition; ``next_position`` is set when they end a batch of the tail."""
-
-    partition: Partition
-    records: Sequence[Record]
-    next_position: Position | None
-
-
-class _Folded(NamedTuple):
-    """What came of a part; not to be told to anybody before its rows are written."""
-
-    state: PartitionState
-    outcomes: list[tuple[Record, Outcome]]
-    facts: list[Fact]
-    upgrade: UnsupportedUpgrade | None
-
-
-def _fold_part(state: PartitionState, part: _Part) -> _Folded:
-    """Fold the records of a part up to the first that this build does not support."""
-    rows = state.rows
-    outcomes: list[tuple[Record, Outcome]] = []
-    facts: list[Fact] = []
-    for record in part.records:
-        try:
-            outcome, record_facts = fold(rows, record)
-        except UnsupportedUpgrade as error:
-            return _Folded(state, outcomes, facts, error)
-        outcomes.append((record, outcome))
-        facts.extend(record_facts)
-    if part.next_position is not None:
-        rows.skip_to(part.next_position)
-    return _Folded(state, outcomes, facts, None)
 
 
 def gap_reason(gap: LogGap) -> Unavailable:

@@ -176,6 +176,9 @@ async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_broke
     for _ in range(50):
         asked.append(asyncio.create_task(reader.end(P0, timeout_s=10.0)))
         await asyncio.sleep(0.01)
-    ends = await asyncio.gather(*asked)
-    assert min(ends) > appended.offset
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    # While the brokers settle a question may stay without an answer; none may get an old one.
+    assert all(isinstance(end, int | Unavailable) for end in ends), ends
+    assert all(end > appended.offset for end in ends if isinstance(end, int))
+    assert await when_healed(lambda: reader.end(P0, timeout_s=10.0)) > appended.offset
     await asyncio.gather(reader.close(), writer.close(), nodes.close())

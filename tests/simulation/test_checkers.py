@@ -15,6 +15,7 @@ import ledger.fold
 import ledger.fold_turns
 import ledger.ledger
 import ledger.outbox
+import ledger.partition
 import ledger.query
 import ledger.replica
 from ledger.barrier import Barrier
@@ -167,7 +168,7 @@ DEFECTS = {
     ),
     "acknowledged record lost": Defect(world, "Topic", ForgetfulTopic, "log_diverged"),
     "position without its rows": Defect(world, "CrashableStore", TornStore, "check_rows_are_equal"),
-    "event IDs forgotten": Defect(ledger.replica, "fold", _fold_without_event_ids, "has its effect a second time"),
+    "event IDs forgotten": Defect(ledger.partition, "fold", _fold_without_event_ids, "has its effect a second time"),
     "no compare-and-set": Defect(
         ledger.fold_turns, "turn_completed", _turn_without_compare_and_set, "expected revision"
     ),
