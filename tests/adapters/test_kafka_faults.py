@@ -14,7 +14,7 @@ from broker.settings import ClusterSettings
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
 from ledger.adapters.kafka_nodes import KafkaNodes
-from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.kafka_settings import TURNS, KafkaSettings
 from ledger.adapters.memory import MemoryViewStore
 from ledger.content import ContentRef
 from ledger.errors import Unavailable
@@ -157,11 +157,23 @@ def three_brokers() -> Iterator[Cluster]:
         yield cluster
 
 
+async def leader_of(settings: KafkaSettings) -> int:
+    """Return the leader of partition 0, once the broker that is asked has heard of the new topic."""
+    nodes = KafkaNodes(settings)
+    try:
+        async with asyncio.timeout(HEALED_S):
+            while True:
+                _, metadata = await nodes.metadata_of_any(settings.topic(TURNS))
+                if P0 in metadata.partitions and metadata.partitions[P0].leader > 0:
+                    return metadata.partitions[P0].leader
+                await asyncio.sleep(0.05)
+    finally:
+        await nodes.close()
+
+
 async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_brokers: Cluster) -> None:
     settings = await topics_on(three_brokers, replication_factor=3)
-    nodes = KafkaNodes(settings)
-    _, metadata = await nodes.metadata_of_any(settings.topic("turns"))
-    leader = metadata.partitions[P0].leader
+    leader = await leader_of(settings)
     reader, writer = KafkaLog(settings), KafkaLog(settings)
     await when_healed(lambda: writer.append(P0, b"key", b"before", timeout_s=5.0))
     await reader.end(P0, timeout_s=TIMEOUT_S)
@@ -181,4 +193,4 @@ async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_broke
     assert all(isinstance(end, int | Unavailable) for end in ends), ends
     assert all(end > appended.offset for end in ends if isinstance(end, int))
     assert await when_healed(lambda: reader.end(P0, timeout_s=10.0)) > appended.offset
-    await asyncio.gather(reader.close(), writer.close(), nodes.close())
+    await asyncio.gather(reader.close(), writer.close())
