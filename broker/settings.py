@@ -121,8 +121,14 @@ def common_properties(nodes: int) -> Mapping[str, str]:
 
 
 def new_cluster_id() -> str:
-    """Return a cluster ID in the form that Kafka prints: a UUID in URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Return a cluster ID in the form that Kafka prints: a UUID in URL-safe base64 without padding.
+
+    Like Kafka's own it never begins with a dash: Kafka's tools would take it for an option.
+    """
+    while True:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not cluster_id.startswith("-"):
+            return cluster_id
 
 
 def free_ports(count: int, *, except_for: Collection[int] = ()) -> list[int]:
