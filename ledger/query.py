@@ -135,11 +135,6 @@ class Reader:
     def _looks_due(self, found: Found) -> bool:
         return found.expires_at_ms <= self._now_ms()
 
-    def peek(self, selector: Selector) -> Answer:
-        """Answer from the rows as they are, without any wait: for diagnosis, never for a client."""
-        partition = self.partition(selector.scope)
-        return answer_from(self._replica.rows(partition), selector.kind, self._alias_key.alias(selector))
-
     # Clock ticks
 
     async def _tick(self, partition: Partition, deadline_s: float) -> None:
