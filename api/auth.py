@@ -24,15 +24,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
 
-import yaml
-
+from api.yaml_file import Value, read_yaml
 from ledger.errors import InvalidInput, NotAuthenticated, NotPermitted
 from ledger.turn import SCOPE_BYTES_MAX, Scope, checked_text
 
@@ -122,7 +119,7 @@ class Access:
     @classmethod
     def from_file(cls, path: Path) -> Access:
         """Read an auth file. Raises ``InvalidInput`` naming file, line and field."""
-        return cls(_AuthFile(path).callers())
+        return cls(_callers_of(path))
 
     @property
     def is_local(self) -> bool:
@@ -149,90 +146,26 @@ class Access:
         return found
 
 
-class _AuthFile:
-    """An auth file as YAML nodes, which know their lines."""
+def _callers_of(path: Path) -> dict[bytes, Caller]:
+    callers: dict[bytes, Caller] = {}
+    for token in read_yaml(path, "auth_file").fields({"tokens"})["tokens"].entries():
+        fields = token.fields({"sha256", "namespace", "principals", "routes", "roles"})
+        digest = fields["sha256"].sha256()
+        if digest in callers:
+            fields["sha256"].refuse("is the digest of an earlier token")
+        callers[digest] = Caller(
+            namespace=fields["namespace"].text(),
+            principals=_names(fields["principals"]),
+            routes=_names(fields["routes"]),
+            roles=frozenset(Role(entry.word(tuple(Role))) for entry in fields["roles"].entries()),
+        )
+    return callers
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def callers(self) -> dict[bytes, Caller]:
-        try:
-            root = yaml.compose(self._path.read_text(), Loader=yaml.SafeLoader)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput("auth_file", f"{self._path} cannot be read: {error}") from None
-        except yaml.MarkedYAMLError as error:
-            line = 1 if error.problem_mark is None else error.problem_mark.line + 1
-            raise InvalidInput("auth_file", f"{self._path}:{line}: is not YAML: {error.problem}") from None
-        except yaml.YAMLError as error:
-            raise InvalidInput("auth_file", f"{self._path}:1: is not YAML: {error}") from None
-        if root is None:
-            raise InvalidInput("auth_file", f"{self._path}:1: tokens: is missing")
-        tokens = self._fields(root, "", {"tokens"})["tokens"]
-        callers: dict[bytes, Caller] = {}
-        for index, node in enumerate(self._entries(tokens, "tokens")):
-            at = f"tokens[{index}]"
-            fields = self._fields(node, at, {"sha256", "namespace", "principals", "routes", "roles"})
-            digest = self._text(fields["sha256"], f"{at}.sha256")
-            if not re.fullmatch("[0-9a-f]{64}", digest):
-                self._refuse(fields["sha256"], f"{at}.sha256", "must be 64 lower-case hexadecimal digits")
-            if bytes.fromhex(digest) in callers:
-                self._refuse(fields["sha256"], f"{at}.sha256", "is the digest of an earlier token")
-            callers[bytes.fromhex(digest)] = Caller(
-                namespace=self._text(fields["namespace"], f"{at}.namespace"),
-                principals=self._names(fields["principals"], f"{at}.principals"),
-                routes=self._names(fields["routes"], f"{at}.routes"),
-                roles=self._roles(fields["roles"], f"{at}.roles"),
-            )
-        return callers
-
-    def _refuse(self, node: yaml.Node, field: str, reason: str) -> NoReturn:
-        raise InvalidInput("auth_file", f"{self._path}:{node.start_mark.line + 1}: {field}: {reason}")
-
-    def _fields(self, node: yaml.Node, at: str, names: set[str]) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
-            self._refuse(node, at or "file", f"must have the fields {', '.join(sorted(names))}")
-        fields: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else "a field"
-            field = f"{at}.{name}" if at else name
-            if name not in names:
-                self._refuse(key, field, f"is not known; there are {', '.join(sorted(names))}")
-            if name in fields:
-                self._refuse(key, field, "is given twice")
-            fields[name] = value
-        for name in sorted(names - fields.keys()):
-            self._refuse(node, f"{at}.{name}" if at else name, "is missing")
-        return fields
-
-    def _entries(self, node: yaml.Node, field: str) -> Sequence[yaml.Node]:
-        if not isinstance(node, yaml.SequenceNode) or not node.value:
-            self._refuse(node, field, "must be a list with at least one entry")
-        entries: list[yaml.Node] = node.value
-        return entries
-
-    def _text(self, node: yaml.Node, field: str) -> str:
-        if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
-            self._refuse(node, field, "must be a text; quote it if it looks like a number, a date or yes and no")
-        value: str = node.value
-        try:
-            checked_text(field, value, SCOPE_BYTES_MAX)
-        except InvalidInput as error:
-            self._refuse(node, field, error.reason)
-        return value
-
-    def _names(self, node: yaml.Node, field: str) -> tuple[str, ...] | None:
-        if isinstance(node, yaml.ScalarNode):
-            if node.value != "*":
-                self._refuse(node, field, 'must be a list of texts, or "*" for any')
-            return None
-        entries = self._entries(node, field)
-        return tuple(self._text(entry, f"{field}[{index}]") for index, entry in enumerate(entries))
-
-    def _roles(self, node: yaml.Node, field: str) -> frozenset[Role]:
-        roles = set()
-        for index, entry in enumerate(self._entries(node, field)):
-            word = self._text(entry, f"{field}[{index}]")
-            if word not in set(Role):
-                self._refuse(entry, f"{field}[{index}]", f"must be one of {', '.join(Role)}")
-            roles.add(Role(word))
-        return frozenset(roles)
+def _names(value: Value) -> tuple[str, ...] | None:
+    word = value.scalar()
+    if word is None:
+        return tuple(entry.text() for entry in value.entries())
+    if word != "*":
+        value.refuse('must be a list of texts, or "*" for any')
+    return None

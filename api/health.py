@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from api.metrics import CONTENT_TYPE
+from api.metrics import CONTENT_TYPE, Metrics
 from api.service import Service, answer
 
 
@@ -30,10 +34,34 @@ async def live(_: Service, __: Request) -> Response:
 
 async def ready(service: Service, _: Request) -> Response:
     """Answer whether the process may get traffic; 503 with the reason when not."""
-    reason = service.ledger.not_ready_reason()
-    return answer(Ready(ready=not reason, reason=reason), 503 if reason else 200)
+    return _ready(service.ledger.not_ready_reason())
 
 
 async def metrics(service: Service, _: Request) -> Response:
     """Answer the metrics in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def health_app(not_ready_reason: Callable[[], str], counted: Metrics) -> Starlette:
+    """Return these routes alone, for a process that does not serve the ledger; an empty reason means ready."""
+
+    async def live_alone(_: Request) -> Response:
+        return answer(Live())
+
+    async def ready_alone(_: Request) -> Response:
+        return _ready(not_ready_reason())
+
+    async def metrics_alone(_: Request) -> Response:
+        return Response(counted.text(), media_type=CONTENT_TYPE)
+
+    return Starlette(
+        routes=[
+            Route("/health/live", live_alone),
+            Route("/health/ready", ready_alone),
+            Route("/metrics", metrics_alone),
+        ]
+    )
+
+
+def _ready(reason: str) -> Response:
+    return answer(Ready(ready=not reason, reason=reason), 503 if reason else 200)

@@ -1,4 +1,4 @@
-"""Composition root of a service process: settings, ledger, application, server, signals.
+"""Composition root of a service process: settings, ledger, gateway, application, server, signals.
 
 The process listens before its ledger is open, so that probes see "live, not ready, and why" while a view catches up.
 SIGTERM and SIGINT let the requests under way end, then close the ledger.
@@ -26,7 +26,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.app import create_app
 from api.auth import Access
 from api.errors import error_answer
-from api.health import Live, Ready
+from api.gateway.app import WithGateway, create_gateway_app
+from api.gateway.config import GatewayConfig, StateBackend
+from api.gateway.metrics import GatewayMetrics
+from api.gateway.routing import Routing
+from api.gateway.service import Gateway
+from api.gateway.upstream import Upstream
+from api.health import Live, Ready, health_app
 from api.logs import configure, log_loop_failure
 from api.metrics import Metrics
 from api.service import answer
@@ -34,7 +40,7 @@ from ledger.adapters.kafka_security import KafkaSecurity
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.alias import AliasKey
 from ledger.bodies import ErrorBody
-from ledger.composition import open_embedded, open_kafka
+from ledger.composition import open_embedded, open_kafka, open_memory
 from ledger.errors import InvalidInput
 from ledger.ledger import Ledger
 from ledger.settings import LedgerSettings, default_directory
@@ -85,6 +91,13 @@ class ServiceSettings(KafkaSecurity):
             )
         return Access.local()
 
+    def check_reach(self, gateway: GatewayConfig) -> None:
+        """Raise ``InvalidInput`` when everybody who can reach the gateway could use it."""
+        if not gateway.keys and not _is_loopback(self.host):
+            raise InvalidInput(
+                "config", f"needs keys to listen on {self.host}: without them everybody who can reach it may do all"
+            )
+
     def ledger_settings(self) -> LedgerSettings:
         """Return deadlines and freshness of the ledger. Raises ``InvalidInput``."""
         return LedgerSettings(
@@ -116,30 +129,31 @@ class ServiceSettings(KafkaSecurity):
             raise InvalidInput("alias_key", "must be hexadecimal digits") from None
 
 
-def run(settings: ServiceSettings) -> None:
+def run(settings: ServiceSettings, *, gateway: GatewayConfig | None = None, serves_ledger: bool = True) -> None:
     """Serve until SIGTERM or SIGINT; prints one line once ready.
 
-    Raises the ledger's errors when it cannot be opened, ``InvalidInput`` for wrong settings and an address that cannot
-    be had.
+    ``gateway``: also its paths, or with ``serves_ledger`` false only these. Raises the ledger's errors when it cannot
+    be opened, ``InvalidInput`` for wrong settings and an address that cannot be had.
     """
-    access = settings.access()
+    access = settings.access() if serves_ledger else Access({})
+    if gateway is not None:
+        settings.check_reach(gateway)
     listener = _listen(settings.host, settings.port)
     configure(settings.log_level)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, access, listener))
+        runner.run(_serve(_Process(settings, gateway, access, serves_ledger=serves_ledger), listener))
 
 
-async def _serve(settings: ServiceSettings, access: Access, listener: socket.socket) -> None:
+async def _serve(process: _Process, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(log_loop_failure)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    metrics = Metrics()
     front = _Front()
     server = _Server(
         uvicorn.Config(
-            TrustedHostMiddleware(front, LOCAL_HOSTS, www_redirect=False) if access.is_local else front,
+            TrustedHostMiddleware(front, LOCAL_HOSTS, www_redirect=False) if process.is_local else front,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -151,11 +165,11 @@ async def _serve(settings: ServiceSettings, access: Access, listener: socket.soc
     )
     serving = asyncio.create_task(server.serve([listener]))
     stopped = asyncio.create_task(stopping.wait())
-    opening = asyncio.create_task(_open(settings, metrics))
+    opening = asyncio.create_task(process.open())
     try:
         await asyncio.wait([opening, stopped, serving], return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
-            front.app = create_app(opening.result(), access, metrics=metrics)
+            front.app = opening.result()
             sys.stdout.write(f"turnledger serving on {_url(listener)}\n")
             sys.stdout.flush()
             await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
@@ -165,21 +179,101 @@ async def _serve(settings: ServiceSettings, access: Access, listener: socket.soc
         stopped.cancel()
         opening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await (await opening).close()
+            await opening
+        await process.close()
         structlog.get_logger("api").info("stopped")
 
 
-async def _open(settings: ServiceSettings, metrics: Metrics) -> Ledger:
-    kafka = settings.kafka_settings()
-    if kafka is None:
-        return await open_embedded(settings.directory, settings=settings.ledger_settings(), on_outcome=metrics.folded)
-    return await open_kafka(
-        kafka,
-        settings.directory,
-        settings.kafka_alias_key(),
-        settings=settings.ledger_settings(),
-        on_outcome=metrics.folded,
-    )
+class _Process:
+    """What one process serves: the ledger, the gateway, or both."""
+
+    def __init__(
+        self, settings: ServiceSettings, gateway: GatewayConfig | None, access: Access, *, serves_ledger: bool
+    ) -> None:
+        self._access = access
+        self._settings = settings
+        self._config = gateway
+        self._serves_ledger = serves_ledger
+        self._metrics = Metrics()
+        self._ledger: Ledger | None = None
+        self._gateway: Gateway | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether somebody without a key may use it."""
+        return self._access.is_local or (self._config is not None and not self._config.keys)
+
+    async def open(self) -> ASGIApp:
+        """Open all that is served and return the application."""
+        self._ledger = await self._open_ledger()
+        beside = self._ledger_app()
+        if self._config is None:
+            return beside
+        self._gateway = Gateway(
+            config=self._config,
+            ledger=self._ledger,
+            routing=Routing(self._config, now_s=asyncio.get_running_loop().time),
+            upstream=Upstream(self._config.targets),
+            metrics=GatewayMetrics(self._metrics),
+        )
+        await self._gateway.start()
+        return WithGateway(create_gateway_app(self._gateway), beside)
+
+    async def close(self) -> None:
+        """Close what was opened: first the gateway, whose turns need the ledger to end."""
+        if self._gateway is not None:
+            await self._gateway.close()
+        if self._ledger is not None:
+            await self._ledger.close()
+
+    def _ledger_app(self) -> ASGIApp:
+        ledger = self._ledger
+        if self._serves_ledger and ledger is not None:
+            return create_app(ledger, self._access, metrics=self._metrics)
+        if ledger is None:
+            return health_app(lambda: "", self._metrics)
+        self._metrics.watch(ledger)
+        return health_app(ledger.not_ready_reason, self._metrics)
+
+    async def _open_ledger(self) -> Ledger | None:
+        """Open what the gateway's configuration names, or without one what the settings do."""
+        settings, config = self._settings, self._config
+        limits, on_outcome = settings.ledger_settings(), self._metrics.folded
+        backend = _backend(settings) if config is None else config.state.backend
+        match backend:
+            case StateBackend.OFF:
+                return None
+            case StateBackend.MEMORY:
+                assert config is not None, "only a gateway's configuration names it"
+                return await open_memory(policy=config.policy(), settings=limits, on_outcome=on_outcome)
+            case StateBackend.EMBEDDED:
+                policy = None if config is None else config.policy()
+                ledger = await open_embedded(settings.directory, policy=policy, settings=limits, on_outcome=on_outcome)
+                if config is not None:
+                    await _keep_to(ledger, config)
+                return ledger
+            case StateBackend.KAFKA:
+                kafka = settings.kafka_settings()
+                if kafka is None:
+                    raise InvalidInput("kafka_bootstrap", "is required: the state is configured to be on Kafka")
+                return await open_kafka(
+                    kafka, settings.directory, settings.kafka_alias_key(), settings=limits, on_outcome=on_outcome
+                )
+
+
+async def _keep_to(ledger: Ledger, config: GatewayConfig) -> None:
+    """Give an existing embedded ledger the policy that is configured now."""
+    wanted = config.policy(ledger.policy())
+    if wanted is not None and wanted != ledger.policy():
+        try:
+            await ledger.set_policy(wanted)
+        except BaseException:
+            await ledger.close()
+            raise
+
+
+def _backend(settings: ServiceSettings) -> StateBackend:
+    return StateBackend.EMBEDDED if settings.kafka_bootstrap is None else StateBackend.KAFKA
 
 
 class _Front:

@@ -11,7 +11,9 @@ from api.logs import configure
 from cli.deletions import delete, erase
 from cli.demo.command import demo
 from cli.failures import EPILOG, ReportingGroup
+from cli.gateway import gateway
 from cli.lookups import history, lookup
+from cli.loopback.command import loopback
 from cli.policy import policy
 from cli.publish import publish
 from cli.replay import replay
@@ -48,6 +50,7 @@ def _start(
 
 
 app.command()(serve)
+app.command()(gateway)
 app.command()(publish)
 app.command()(lookup)
 app.command()(history)
@@ -58,6 +61,7 @@ app.add_typer(topics, name="topics")
 app.add_typer(policy, name="policy")
 app.add_typer(view, name="view")
 app.command()(demo)
+app.command()(loopback)
 
 
 def main() -> None:

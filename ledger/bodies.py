@@ -120,6 +120,7 @@ class StartBody(_Change, frozen=True, kw_only=True):
     idempotency_key: Id | None = None
     request_digest: Digest = ""
     queued: bool = False
+    record: RecordHex = ""
 
 
 class AbandonBody(_Request, frozen=True, kw_only=True):

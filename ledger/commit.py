@@ -51,6 +51,7 @@ from ledger.turn import (
     SelectorKind,
     Status,
     Turn,
+    check_record,
     check_request_digest,
     checked_int,
     checked_text,
@@ -82,6 +83,9 @@ class TurnStart:
     request_digest: bytes = b""
     queued: bool = False
     """Status ``queued`` rather than ``in_progress``."""
+    record: bytes = b""
+    """The router's record of a turn that has not ended, as far as other replicas need it; at most
+    ``RECORD_BYTES_MAX`` bytes."""
 
     def __post_init__(self) -> None:
         checked_text("event_id", self.event_id, ID_BYTES_MAX)
@@ -92,6 +96,7 @@ class TurnStart:
         checked_int("begun_at_ms", self.begun_at_ms, 0, INT64_MAX)
         checked_int("lease_ms", self.lease_ms, 1, INT64_MAX)
         check_request_digest(self.idempotency_key, self.request_digest)
+        check_record(self.record)
         if self.exclusive and self.conversation_id is None:
             raise InvalidInput("exclusive", "needs a conversation_id")
 
@@ -175,7 +180,9 @@ class Committer:
             idempotency=optional_key(alias, scope, start.idempotency_key),
             request_digest=start.request_digest,
             sealed=codec.encode_sealed(
-                codec.SealedPart(response_id=start.response_id, conversation_id=start.conversation_id)
+                codec.SealedPart(
+                    response_id=start.response_id, conversation_id=start.conversation_id, record=start.record
+                )
             ),
         )
         return await self.submit(scope, start.event_id, event.event_id, lambda _: event, None, timeout_s=timeout_s)

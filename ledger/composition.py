@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
@@ -20,7 +21,7 @@ from ledger.errors import InvalidInput
 from ledger.keeper import Keeper
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
-from ledger.policy import Policy
+from ledger.policy import Policy, check
 from ledger.settings import LedgerSettings
 from ledger.turn import Position
 from ledger.verdict import Outcome
@@ -34,6 +35,13 @@ LOG_RECORDS_MIN = 1_000
 TRIM_FACTOR = 1.25
 """The log may grow so far above ``log_records_max`` before it is trimmed, since each trim flushes the view."""
 TRIM_TIMEOUT_S = 10.0
+MEMORY_LOG_RECORDS_FACTOR = 4
+"""A ledger in memory keeps so many records of its log per living response that a principal may have: a turn takes one
+or two, and a replay shows how the last ones ended."""
+MEMORY_LOG_RECORDS_MAX = 100_000
+"""But no more than these, about 50 MB: nobody replays further back on a ledger that ends with its process."""
+MEMORY_CACHE_BYTES = 8 * 1024 * 1024
+"""Of uncompressed blocks, twice: the blocks themselves are in memory already."""
 
 
 def alias_key_in(path: Path) -> AliasKey:
@@ -89,6 +97,71 @@ async def open_embedded(
     except BaseException:
         await database.close()
         raise
+    return await _open_local(
+        database,
+        store,
+        alias_key,
+        policy=policy or Policy(),
+        settings=settings,
+        log_records_max=log_records_max,
+        now_ms=now_ms,
+        on_outcome=on_outcome,
+    )
+
+
+async def open_memory(
+    *,
+    policy: Policy | None = None,
+    settings: LedgerSettings | None = None,
+    log_records_max: int | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    on_outcome: Callable[[Record, Outcome], None] | None = None,
+) -> Ledger:
+    """Open the ledger of one process in its memory; nothing of it is on a disk or outlives ``close``.
+
+    ``policy`` bounds its contents and responses. Its log is trimmed to about ``log_records_max`` records (None: four
+    per response that a principal may have, from 1,000 to 100,000). A commit may be retried for at most half of the
+    policy's ``event_window_max_ms``, because every event ID that must be remembered takes memory. The process takes
+    about 100 MB beside the contents, and up to once more what these take while deleted ones are merged out. Raises
+    ``StoreFailed`` when there is not even a directory for temporary files, ``InvalidInput`` like ``open_embedded``.
+    """
+    policy, settings = policy or Policy(), settings or LedgerSettings()
+    if log_records_max is None:
+        wanted = MEMORY_LOG_RECORDS_FACTOR * policy.principal_records_max
+        log_records_max = min(max(wanted, LOG_RECORDS_MIN), MEMORY_LOG_RECORDS_MAX)
+    elif log_records_max < LOG_RECORDS_MIN:
+        raise InvalidInput("log_records_max", f"must be at least {LOG_RECORDS_MIN}")
+    check(policy)
+    window_ms = min(settings.commit_window_ms, policy.event_window_max_ms // 2)
+    database = EmbeddedDatabase(None, cache_bytes=MEMORY_CACHE_BYTES)
+    try:
+        store = RocksViewStore(None, cache_bytes=MEMORY_CACHE_BYTES)
+    except BaseException:
+        await database.close()
+        raise
+    return await _open_local(
+        database,
+        store,
+        AliasKey(secrets.token_bytes(32)),
+        policy=policy,
+        settings=replace(settings, commit_window_ms=window_ms),
+        log_records_max=log_records_max,
+        now_ms=now_ms,
+        on_outcome=on_outcome,
+    )
+
+
+async def _open_local(
+    database: EmbeddedDatabase,
+    store: RocksViewStore,
+    alias_key: AliasKey,
+    *,
+    policy: Policy,
+    settings: LedgerSettings | None,
+    log_records_max: int | None,
+    now_ms: Callable[[], int],
+    on_outcome: Callable[[Record, Outcome], None] | None,
+) -> Ledger:
     contents = EmbeddedContentStore(database, now_ms=now_ms)
     log = EmbeddedLog(database, now_ms=now_ms)
 
@@ -111,7 +184,7 @@ async def open_embedded(
         ),
         on_close=database.close,
     )
-    await ledger.start(format_policy=policy or Policy())
+    await ledger.start(format_policy=policy)
     return ledger
 
 

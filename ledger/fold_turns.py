@@ -137,8 +137,9 @@ def turn_started(step: Step, event: TurnStarted) -> Outcome:
     lease_until_ms = clock_ms + min(event.lease_ms, step.policy.lease_max_ms)
     turn = step.started_turn(event.turn_id)
     if turn is not None:
-        named = (event.response, event.conversation, event.idempotency)
-        if named != (turn.response, turn.conversation, turn.idempotency):
+        # A router learns the ID of a native response only from its target's answer.
+        is_same = event.response == turn.response or turn.response is None
+        if not is_same or (event.conversation, event.idempotency) != (turn.conversation, turn.idempotency):
             return refused(Code.INVALID, "a renewal must name what the start named")
         if turn.ended:
             return refused(Code.TURN_ENDED)

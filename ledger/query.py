@@ -36,6 +36,9 @@ logger = structlog.get_logger("ledger.query")
 HISTORY_LOADS_MAX = 16
 """Contents read at once for one history: hides the latency of each without a long history starving other readers."""
 
+KEY_POLL_S = 0.02
+"""Between two looks at a key that is held: a row of the local view, some microseconds."""
+
 
 class NativeHistory(CallerError):
     """The ID names a native turn: its history is at its owner, the ledger has none."""
@@ -209,6 +212,51 @@ class Reader:
                 continue
             return replace(found, history=History(entries=entries, revision=found.revision))
         raise Unavailable("content_lag", "the history changed while it was read; retry")
+
+    async def entry(self, selector: Selector, *, timeout_s: float | None = None) -> tuple[Answer, Entry | None]:
+        """Answer who owns an ID, as of now, and what its own turn or item batch adds; its ancestors are not read.
+
+        None without a living ID, of a native turn, of one that has not ended and of an empty conversation. Raises like
+        ``load``.
+        """
+        deadline_s = asyncio.get_running_loop().time() + (
+            self._settings.read_timeout_s if timeout_s is None else timeout_s
+        )
+        partition, alias = self.partition(selector.scope), self._alias_key.alias(selector)
+        answer = await self._through_barrier(partition, selector.kind, alias, deadline_s)
+        for _ in range(2):
+            rows = self._replica.rows(partition)
+            node = rows.node(answer.node) if isinstance(answer, Found) and not answer.owner.native else None
+            if node is None or not isinstance(answer, Found):
+                return answer, None
+            name = _living_response_id(rows, answer.node, node)
+            try:
+                return answer, await self._load_entry(partition, answer.node, node, name, deadline_s)
+            except ContentLost:
+                # Deleted or erased while it was read; the rows know, unless it is lost in earnest.
+                again = await self._through_barrier(partition, selector.kind, alias, deadline_s)
+                if isinstance(again, Found) and self._replica.rows(partition).node(again.node) == node:
+                    raise
+                answer = again
+        raise Unavailable("content_lag", "the turn changed while it was read; retry")
+
+    async def key_settled(self, scope: Scope, idempotency_key: str, *, timeout_s: float) -> bool:
+        """Wait until no started turn holds a key: it is bound to a turn, free, or its lease has passed.
+
+        False: it is still held after ``timeout_s``. Reads rows of this view only, so that waiting costs the log
+        nothing; whoever goes on asks the log again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        rows = self._replica.rows(self.partition(scope))
+        key = self._alias_key.idempotency_key(scope, idempotency_key)
+        while True:
+            row = rows.key(key)
+            if row is None or row.node or row.until_ms <= max(rows.meta.clock_ms, self._now_ms()):
+                return True
+            if loop.time() >= deadline_s:
+                return False
+            await asyncio.sleep(KEY_POLL_S)
 
     async def _load_entries(
         self, partition: Partition, rows: Rows, nodes: list[tuple[int, NodeRow]], deadline_s: float

@@ -218,8 +218,13 @@ class Turn:
         if not self.owner.native and self.content is None and self.status.continuable:
             raise InvalidInput("content", "is required for a portable turn that can be continued")
         check_request_digest(self.idempotency_key, self.request_digest)
-        if len(self.record) > RECORD_BYTES_MAX:
-            raise TooLarge("record", f"has {len(self.record)} bytes; at most {RECORD_BYTES_MAX} are allowed")
+        check_record(self.record)
+
+
+def check_record(record: bytes) -> None:
+    """Refuse a router's record that does not fit the sealed part."""
+    if len(record) > RECORD_BYTES_MAX:
+        raise TooLarge("record", f"has {len(record)} bytes; at most {RECORD_BYTES_MAX} are allowed")
 
 
 def check_item_ids(item_ids: tuple[str, ...]) -> None:

@@ -108,6 +108,7 @@ def start_of(body: StartBody, scope: Scope, event_id: str, now_ms: int) -> TurnS
         idempotency_key=body.idempotency_key,
         request_digest=bytes.fromhex(body.request_digest),
         queued=body.queued,
+        record=bytes.fromhex(body.record),
     )
 
 
@@ -126,6 +127,7 @@ def start_body(start: TurnStart) -> StartBody:
         idempotency_key=start.idempotency_key,
         request_digest=start.request_digest.hex(),
         queued=start.queued,
+        record=start.record.hex(),
     )
 
 

@@ -19,9 +19,10 @@ CORNERS = {
     "aiokafka": ("ledger/adapters/kafka",),
     "rocksdict": ("ledger/adapters/rocks.py",),
     "faust": ("processors/",),
+    "aiohttp": ("api/gateway/upstream.py",),
     "fastapi": ("api/",),
-    "starlette": ("api/",),
-    "uvicorn": ("api/",),
+    "starlette": ("api/", "cli/loopback/"),
+    "uvicorn": ("api/", "cli/loopback/"),
     "typer": ("cli/",),
 }
 PURE = (

@@ -47,10 +47,12 @@ T = TypeVar("T")
 class EmbeddedDatabase:
     """The directory ``path``, shared by the log and the contents; whoever opens it closes it, after both.
 
+    Without a directory (None) it is in memory: durable means written then, and closing it forgets everything.
+
     Raises ``StateDirectoryLocked`` and ``StoreFailed`` as ``RocksViewStore`` does.
     """
 
-    def __init__(self, path: Path, *, cache_bytes: int = CACHE_BYTES_DEFAULT) -> None:
+    def __init__(self, path: Path | None, *, cache_bytes: int = CACHE_BYTES_DEFAULT) -> None:
         self.store = RocksViewStore(path, cache_bytes=cache_bytes, sync=True)
         self.synced_writes = 0
         """Groups written so far: a metric, and how a test sees that appends share them."""

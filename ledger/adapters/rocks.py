@@ -2,11 +2,12 @@
 
 Rules it keeps: options are passed at every opening, because a database opened without them silently loses its cache and
 its bloom filters; a scan ends in an error or at its bound, never early; closing gives the directory free, whoever still
-holds a scan.
+holds a scan. Without a directory the rows are in a file system that RocksDB keeps in memory (its ``MemEnv``).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, cast
@@ -20,6 +21,7 @@ from rocksdict import (
     DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
+    Env,
     Options,
     Rdict,
     RdictIter,
@@ -43,40 +45,37 @@ INFO_LOGS_MAX = 4
 """RocksDB keeps 1,000 of its own LOG files by default, one per opening."""
 WAL_BYTES_MAX = 256 * 1024 * 1024
 """Bounds what an opening after a crash has to read again."""
+MEMORY_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+"""As ``WRITE_BUFFER_BYTES``, in memory, where deleted rows take room until some of these have been merged."""
+MEMORY_OWN_FILE_BYTES = 256 * 1024
+"""Of RocksDB's own LOG and MANIFEST before a new one is begun: they grow without a bound by default, which is memory
+here."""
 
 
 class RocksViewStore:
-    """Rows of one process in the directory ``path``.
+    """Rows of one process in the directory ``path``; None: in memory, gone when it is closed.
 
     ``sync`` makes every ``write`` durable before it returns; without it a crash of the machine may lose the last
-    writes, which is enough for a view, because the log replays. ``create`` makes the directory when it is missing.
+    writes, which is enough for a view, because the log replays. ``create`` makes the directory when it is missing. Both
+    mean nothing in memory.
 
     Raises ``StateDirectoryLocked`` when the directory is open already, in this process or another, and ``StoreFailed``
     when it cannot be opened. A lock file left by a dead process is harmless: the lock is the kernel's, not the file.
     """
 
     def __init__(
-        self, path: Path, *, cache_bytes: int = CACHE_BYTES_DEFAULT, create: bool = True, sync: bool = False
+        self, path: Path | None, *, cache_bytes: int = CACHE_BYTES_DEFAULT, create: bool = True, sync: bool = False
     ) -> None:
         self._path = path
         self._write_options = WriteOptions()
-        self._write_options.sync = sync
         self._scans: WeakSet[_Scan] = WeakSet()
-        if create:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StoreFailed(f"the state directory {path} cannot be made: {error}") from error
-        elif not (path / "CURRENT").exists():
-            # rocksdict makes the directory and its own files even when RocksDB then refuses to create the database.
-            raise StoreFailed(f"{path} holds no RocksDB database")
-        options = _options(cache_bytes, create=create, sync=sync)
-        try:
-            self._database = Rdict(str(path), options)
-        except Exception as error:  # rocksdict has no error class of its own: every RocksDB error is a bare Exception
-            if str(error).startswith(("IO error: lock hold by current process", "IO error: While lock file")):
-                raise StateDirectoryLocked(f"the state directory {path} is open in another place") from error
-            raise StoreFailed(f"the state directory {path} cannot be opened: {error}") from error
+        if path is None:
+            # A write-ahead log would only be a second copy. rocksdict's stub takes the property for a method.
+            self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+            self._database = _opened_in_memory(cache_bytes)
+        else:
+            self._write_options.sync = sync
+            self._database = _opened(path, cache_bytes, create=create, sync=sync)
         self._get = self._database.get
 
     def get(self, key: bytes) -> bytes | None:
@@ -162,6 +161,9 @@ class RocksViewStore:
         except DbClosedError:
             return
         except Exception as error:  # rocksdict raises bare Exception
+            if self._path is None:
+                # It closes all the same, after it could not sync the write-ahead log: MemEnv cannot.
+                return
             raise StoreFailed(f"closing {self._path} failed: {error}") from error
 
 
@@ -212,6 +214,39 @@ class _Scan:
     def close(self) -> None:
         self._closed = self._iterator is not None
         self._iterator = None
+
+
+def _opened(path: Path, cache_bytes: int, *, create: bool, sync: bool) -> Rdict:
+    if create:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"the state directory {path} cannot be made: {error}") from error
+    elif not (path / "CURRENT").exists():
+        # rocksdict makes the directory and its own files even when RocksDB then refuses to create the database.
+        raise StoreFailed(f"{path} holds no RocksDB database")
+    options = _options(cache_bytes, create=create, sync=sync)
+    try:
+        return Rdict(str(path), options)
+    except Exception as error:  # rocksdict has no error class of its own: every RocksDB error is a bare Exception
+        if str(error).startswith(("IO error: lock hold by current process", "IO error: While lock file")):
+            raise StateDirectoryLocked(f"the state directory {path} is open in another place") from error
+        raise StoreFailed(f"the state directory {path} cannot be opened: {error}") from error
+
+
+def _opened_in_memory(cache_bytes: int) -> Rdict:
+    options = _options(cache_bytes, create=True, sync=False)
+    options.set_env(Env.mem_env())
+    options.set_write_buffer_size(MEMORY_WRITE_BUFFER_BYTES)
+    options.set_max_log_file_size(MEMORY_OWN_FILE_BYTES)
+    options.set_max_manifest_file_size(MEMORY_OWN_FILE_BYTES)
+    options.set_stats_dump_period_sec(0)
+    try:
+        # rocksdict writes one small file of its own, without any row, past the Env, and reads it at an opening only.
+        with tempfile.TemporaryDirectory(prefix="turnledger-") as directory:
+            return Rdict(str(Path(directory) / "rows"), options)
+    except Exception as error:  # rocksdict raises bare Exception
+        raise StoreFailed(f"a store in memory cannot be opened: {error}") from error
 
 
 def _options(cache_bytes: int, *, create: bool, sync: bool) -> Options:

@@ -48,12 +48,13 @@ async def content_harness(request: pytest.FixtureRequest) -> AsyncIterator[Conte
         yield content
 
 
-@pytest.fixture(params=["memory", "rocks"])
+@pytest.fixture(params=["memory", "rocks", "rocks_in_memory"])
 def store(request: pytest.FixtureRequest) -> Iterator[ViewStore]:
     opened: ViewStore
     if request.param == "memory":
         opened = MemoryViewStore()
     else:
-        opened = RocksViewStore(request.getfixturevalue("tmp_path") / "view")
+        in_memory = request.param == "rocks_in_memory"
+        opened = RocksViewStore(None if in_memory else request.getfixturevalue("tmp_path") / "view")
     yield opened
     opened.close()

@@ -1,0 +1,90 @@
+"""The gateway as an ASGI application: its routes, with and without ``/v1``, and every error in the shape of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.gateway.errors import TargetRefused, refusal_answer, refusal_from, target_refusal_answer
+from api.gateway.operations import OPERATIONS, Operation
+from api.gateway.service import Gateway
+from api.gateway.upstream import UpstreamFailed
+from ledger.errors import LedgerError
+from ledger.refusal import Refusal
+
+logger = structlog.get_logger("api.gateway")
+
+PREFIXES = ("/v1", "")
+"""Some clients are configured with the version in their base URL, some without."""
+ROOTS = ("responses", "conversations", "models")
+"""First parts of the gateway's paths; without ``/v1`` anything else is somebody else's."""
+
+
+def create_gateway_app(gateway: Gateway) -> Starlette:
+    """Return the application of a started gateway."""
+    return Starlette(
+        routes=[
+            Route(f"{prefix}{operation.path}", _endpoint(gateway, operation), methods=[operation.method])
+            for prefix in PREFIXES
+            for operation in OPERATIONS
+        ],
+        exception_handlers={HTTPException: _unrouted, Exception: _defect},
+    )
+
+
+class WithGateway:
+    """Both applications in one process: the gateway's paths go to the gateway, all others to ``beside``."""
+
+    def __init__(self, gateway: ASGIApp, beside: ASGIApp) -> None:
+        self._gateway = gateway
+        self._beside = beside
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = str(scope.get("path", "")).split("/", 2)[1:2]
+        app = self._gateway if first and first[0] in ("v1", *ROOTS) else self._beside
+        await app(scope, receive, send)
+
+
+def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    handle, name = operation.handle, operation.name
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handle(gateway, request)
+        except TargetRefused as refused:
+            gateway.metrics.served("refused", "by_target")
+            return target_refusal_answer(refused)
+        except (LedgerError, UpstreamFailed) as error:
+            refusal = refusal_from(error)
+            gateway.metrics.served("refused", refusal.code or "other")
+            if refusal.status >= 500:
+                logger.warning("request_failed", operation=name, status=refusal.status, reason=refusal.reason)
+            return refusal_answer(refusal)
+
+    return endpoint
+
+
+async def _unrouted(_: Request, error: Exception) -> Response:
+    """Answer what has no route: a part of the API that the gateway does not have, or a method that a path has not."""
+    assert isinstance(error, HTTPException), "registered for this class"
+    if error.status_code == 405:
+        refusal = Refusal(405, "This path does not have this method.", code="method_not_allowed")
+    else:
+        message = "This gateway does not support this route; it serves responses, conversations and models."
+        refusal = Refusal(error.status_code, message, code="not_supported", reason="not_supported")
+    answer = refusal_answer(refusal)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _defect(_: Request, __: Exception) -> Response:
+    """Answer an exception that nobody expected, without repeating what it says."""
+    message = "The gateway failed; its log says where."
+    return refusal_answer(Refusal(500, message, code="defect", reason="defect"))

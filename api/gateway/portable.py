@@ -1,0 +1,235 @@
+"""A portable turn: its history goes to the target, its items go into the ledger, and any target can go on from there.
+
+Rules it keeps: the turn stores only its own items; the response and its events are made here, under an ID of the
+gateway; the terminal leaves only after the turn is durable, and whatever else happens ends in an explicit failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from api.gateway import sse
+from api.gateway.chat_answer import Answered, ChatAnswerBroken
+from api.gateway.config import RouteTarget
+from api.gateway.delivery import Delivery
+from api.gateway.dialects import DONE, Asked, StreamReader, dialect_of
+from api.gateway.errors import upstream_refusal
+from api.gateway.ids import new_id
+from api.gateway.items import canonical_items, require_calls
+from api.gateway.references import readable_by, resolved
+from api.gateway.response import STATUSES, failed, item_ids_of, response_object
+from api.gateway.running import Running
+from api.gateway.service import MIB, json_answer
+from api.gateway.upstream import UpstreamFailed, UpstreamStream
+from ledger.answer import Entry
+from ledger.continuation import Portable
+from ledger.refusal import Refusal
+from ledger.turn import Content, Status
+
+CLOSING_MESSAGE = "The gateway was stopped before the response had completed."
+
+
+class PortableTurn:
+    """One portable turn at one target."""
+
+    def __init__(self, running: Running, entry: RouteTarget, items: Sequence[dict[str, Any]]) -> None:
+        """``items``: this turn's own input, as ``own_items`` gives it."""
+        self._running = running
+        self._entry = entry
+        self._items = list(items)
+        self._target = running.gateway.routing.targets()[entry.target]
+        self._dialect = dialect_of(running.gateway.config.targets[entry.target])
+        self.path = self._dialect.path
+        self._sequence_number = 0
+        self._output_so_far: list[dict[str, Any]] = []
+
+    async def payload(self) -> bytes:
+        """Return what is sent. Raises ``Refusal``: the format cannot say it, or the replay is above its budget."""
+        running = self._running
+        history = running.decision.history.entries if isinstance(running.decision, Portable) else ()
+        asked = Asked(
+            request=running.request,
+            history=history,
+            items=await readable_by(running.gateway, running.scope, self._items, self._target),
+        )
+        payload = self._dialect.payload(asked, self._entry.model, self._target)
+        bytes_max = running.gateway.config.limits.replay_mib_max * MIB
+        if len(payload) > bytes_max:
+            message = f"The request with its history has {len(payload)} bytes; at most {bytes_max} are sent to a model."
+            raise Refusal(413, message, code="request_too_large", param="input", reason="replay_bytes_max")
+        return payload
+
+    async def buffered(self, stream: UpstreamStream) -> Response:
+        """Return the response once its turn is durable. Raises ``Refusal``."""
+        try:
+            answered = self._dialect.read((await stream.read()).body)
+        except UpstreamFailed as failure:
+            await self._end(Status.FAILED, str(failure))
+            raise upstream_refusal(failure) from failure
+        except ChatAnswerBroken as broken:
+            await self._end(Status.FAILED, broken.message)
+            raise _broken(broken) from broken
+        except asyncio.CancelledError:
+            self._cut_off()
+            raise
+        response = self._response(answered)
+        await self._settle(response)
+        return json_answer(response)
+
+    async def streamed(self, stream: UpstreamStream, delivery: Delivery) -> None:
+        """Send the events of the response, the terminal last and only once the turn is durable."""
+        running = self._running
+        reader = self._dialect.reader()
+        started = self._object("in_progress")
+        delivery.begin(stream.headers)
+        await self._emit(delivery, {"type": "response.created", "response": started})
+        await self._emit(delivery, {"type": "response.in_progress", "response": started})
+        try:
+            response = await self._read(stream, reader, delivery)
+            await self._settle(response)
+        except (UpstreamFailed, ChatAnswerBroken, sse.FrameTooLong) as error:
+            self._output_so_far = reader.partial()
+            message = f"The model's server failed: {error}."
+            await self._end(Status.FAILED, message)
+            response = failed(self._object("failed", output=self._output_so_far), message)
+        except Refusal as refusal:
+            response = failed(self._object("failed"), refusal.message)
+        except asyncio.CancelledError:
+            self._output_so_far = reader.partial()
+            self._cut_off()
+            if not running.is_lost:
+                raise
+            response = failed(self._object("failed"), "The response was ended by another request.")
+        await self._emit(delivery, {"type": f"response.{response['status']}", "response": response})
+
+    async def fail(self, message: str) -> None:
+        """Store a background turn that no target answered."""
+        await self._end(Status.FAILED, message)
+
+    def _cut_off(self) -> None:
+        """Store a turn whose client has left, or whose process ends; another's end of it stands."""
+        running = self._running
+        if running.is_lost:
+            running.gateway.run(running.release())
+        elif running.gateway.is_closing.is_set():
+            running.gateway.run(self._end(Status.FAILED, CLOSING_MESSAGE))
+        else:
+            running.gateway.run(self._end(Status.CANCELLED, ""))
+
+    def queued(self) -> dict[str, Any]:
+        """Return the response of a background turn that has not begun."""
+        return self._object("queued")
+
+    async def _read(self, stream: UpstreamStream, reader: StreamReader, delivery: Delivery) -> dict[str, Any]:
+        cutter = sse.FrameCutter()
+        async for chunk in stream.chunks():
+            for frame in cutter.feed(chunk):
+                for event in reader.feed(frame):
+                    await self._emit(delivery, event)
+        rest = cutter.rest()
+        for event in reader.feed(rest) if rest is not None and rest.data != DONE else ():
+            await self._emit(delivery, event)
+        events, answered = reader.finish()
+        for event in events:
+            await self._emit(delivery, event)
+        return self._response(answered)
+
+    async def _emit(self, delivery: Delivery, event: dict[str, Any]) -> None:
+        await delivery.send(sse.encode({**event, "sequence_number": self._sequence_number}))
+        self._sequence_number += 1
+
+    async def _settle(self, response: dict[str, Any]) -> None:
+        """Make the turn durable. Raises ``Refusal``; then it is stored as failed, once that is possible."""
+        running = self._running
+        try:
+            await running.settle(
+                status=STATUSES[response["status"]],
+                response_id=response["id"],
+                owner=running.owner(self._entry, native=False),
+                content=self._content(response),
+                item_ids=item_ids_of([*self._items, *response["output"]]),
+            )
+        except Refusal:
+            running.gateway.run(running.give_up())
+            raise
+
+    async def _end(self, status: Status, message: str) -> None:
+        """Store a turn that did not complete, with what there is of it."""
+        running = self._running
+        response = self._object(status.name.lower(), output=self._output_so_far)
+        if status is Status.FAILED:
+            response = failed(response, message)
+        await running.settle_ended(
+            status=status,
+            response_id=running.response_id,
+            owner=running.owner(self._entry, native=False),
+            content=self._content(response),
+        )
+
+    def _content(self, response: dict[str, Any]) -> Content:
+        return Content(
+            input=self._items,
+            output=response["output"],
+            metadata=dict(self._running.request.metadata),
+            record=record_of(response, self._entry.target, self._target.digest),
+        )
+
+    def _response(self, answered: Answered) -> dict[str, Any]:
+        running = self._running
+        return self._object(
+            answered.status,
+            model=answered.model,
+            output=answered.output,
+            usage=answered.usage,
+            error=answered.error,
+            incomplete_details=answered.incomplete_details,
+            completed_at=running.gateway.now_ms() // 1000,
+            service_tier=answered.service_tier,
+        )
+
+    def _object(self, status: str, *, model: str = "", **fields: Any) -> dict[str, Any]:
+        running = self._running
+        return response_object(
+            running.request,
+            running.response_id,
+            created_at=running.created_at,
+            model=model or self._entry.model,
+            status=status,
+            stored=running.stored,
+            **fields,
+        )
+
+
+def own_items(running: Running) -> list[dict[str, Any]]:
+    """Return the canonical input items of a portable turn. Raises ``Refusal`` for what is wrong with them.
+
+    A tool's output must have its call in the history or before it, and a call its output: no model takes less.
+    """
+    given = running.request.input
+    if given is None:
+        raise Refusal(400, "input: is required", code="missing_required_parameter", param="input")
+    items = canonical_items(given if isinstance(given, str) else resolved(given, running.references), new_id)
+    history = running.decision.history.items() if isinstance(running.decision, Portable) else []
+    require_calls([*history, *items])
+    return items
+
+
+def record_of(response: dict[str, Any], target: str, digest: bytes) -> dict[str, Any]:
+    """Return what is stored of a response besides its items: ``response_of`` puts it together again."""
+    kept = {name: value for name, value in response.items() if name != "output"}
+    return {"response": kept, "target": target, "digest": digest.hex()}
+
+
+def response_of(entry: Entry) -> dict[str, Any]:
+    """Return the response object of a stored portable turn."""
+    record = entry.record if isinstance(entry.record, dict) else {}
+    return {**record.get("response", {}), "output": entry.output}
+
+
+def _broken(broken: ChatAnswerBroken) -> Refusal:
+    message = f"The model's server answered something that cannot be passed on: {broken.message}"
+    return Refusal(502, message, code="upstream_failed", reason=f"upstream_{broken.reason}")

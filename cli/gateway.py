@@ -1,0 +1,55 @@
+"""``turnledger gateway``: the OpenAI-compatible gateway, with its state on Kafka, embedded, in memory or off."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.environment import settings_of
+
+
+def gateway(
+    config: Annotated[Path, typer.Option(help="The gateway's configuration, see docs/gateway.md.")],
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="0: any free one. Default: 8420.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="State of this process alone. Default: turnledger in XDG_DATA_HOME.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", help="Kafka brokers, host:port, shared by all replicas.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="First part of topic names.")] = None,
+    alias_key_file: Annotated[
+        Path | None, typer.Option(help="With Kafka: the ledger's alias key, as 'topics create' made it.")
+    ] = None,
+    ledger: Annotated[bool, typer.Option("--ledger", help="Serve the ledger's own API beside the gateway.")] = False,
+    auth_file: Annotated[Path | None, typer.Option(help="Who may use the ledger's own API; with --ledger.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")] = None,
+) -> None:
+    """Serve the Responses and Conversations API in front of several targets.
+
+    What is not given comes from the environment, as for 'turnledger serve'; state and limits of the configuration also
+    from TURNLEDGER_STATE_... and TURNLEDGER_LIMITS_..., see docs/gateway.md.
+    """
+    # Here, so that other commands need not load a server.
+    from api.gateway.config import GatewayConfig
+    from api.serve import ServiceSettings, run
+
+    given = {
+        "host": host,
+        "port": port,
+        "directory": directory,
+        "kafka_bootstrap": bootstrap,
+        "topic_prefix": prefix,
+        "alias_key_file": alias_key_file,
+        "auth_file": auth_file,
+        "log_level": log_level,
+    }
+    settings = settings_of(ServiceSettings, {name: value for name, value in given.items() if value is not None})
+    environ = dict(os.environ)
+    if settings.kafka_bootstrap is not None:
+        environ["TURNLEDGER_KAFKA_BOOTSTRAP"] = settings.kafka_bootstrap
+    run(settings, gateway=GatewayConfig.from_file(config, environ), serves_ledger=ledger)
