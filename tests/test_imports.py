@@ -20,6 +20,7 @@ CORNERS = {
     "rocksdict": ("ledger/adapters/rocks.py",),
     "faust": ("processors/",),
     "aiohttp": ("api/gateway/upstream.py",),
+    "yarl": ("api/gateway/upstream.py",),
     "fastapi": ("api/",),
     "starlette": ("api/", "cli/loopback/"),
     "uvicorn": ("api/", "cli/loopback/"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import aiohttp
+from yarl import URL
 
 from api.gateway.config import TargetConfig
 
@@ -159,8 +160,9 @@ def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in FORWARDED_REQUEST_HEADERS if name in headers}
 
 
-def _url(url: str, query: str) -> str:
-    return f"{url}?{query}" if query else url
+def _url(url: str, query: str) -> URL:
+    """Return the address as it is, without the normalising that would change a client's query."""
+    return URL(f"{url}?{query}" if query else url, encoded=True)
 
 
 def _passed_on(answer: aiohttp.ClientResponse) -> dict[str, str]:

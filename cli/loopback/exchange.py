@@ -33,7 +33,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, raw: bytes) -> None:
         headers = dict(scope["headers"])
         self.authorization: str = headers.get(b"authorization", b"").decode("latin-1")
-        self.path_params: Mapping[str, str] = scope["path_params"]
+        self.path_params: Mapping[str, str] = scope.get("path_params", {})
         self.recorded = Recorded(
             method=scope["method"],
             path=scope["path"],

@@ -12,8 +12,17 @@ from cli.loopback.conversations import Conversation, Conversations
 from cli.loopback.delivery import Frame, begin, deliver, refusal_of_status
 from cli.loopback.exchange import Exchange, encode
 from cli.loopback.instance import Instance
-from cli.loopback.items import Item, check_context, check_reasoning, complete, hear, input_items, invalid, rendered
-from cli.loopback.items import unknown_item as unknown
+from cli.loopback.items import (
+    Item,
+    check_context,
+    check_reasoning,
+    complete,
+    hear,
+    input_items,
+    invalid,
+    rendered,
+    unknown_item,
+)
 from cli.loopback.lists import page
 from cli.loopback.response_body import begun, ended
 from cli.loopback.response_events import DELTAS, events, frame
@@ -194,7 +203,7 @@ class Responses:
             return item
         found = self._known.get(item["id"])
         if found is None:
-            raise unknown(item["id"])
+            raise unknown_item(item["id"])
         return found
 
     def _continued(self, previous_id: Any) -> Turn | None:

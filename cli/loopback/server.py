@@ -66,6 +66,7 @@ class Loopback:
             self.app,
             lifespan="off",
             ws="none",
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,

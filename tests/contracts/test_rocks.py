@@ -1,8 +1,10 @@
 """What RocksDB adds to the contract: a directory that outlives processes, has one owner, and can be damaged."""
 
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -165,3 +167,34 @@ def test_size_grows_with_the_rows(tmp_path: Path) -> None:
     store.write({b"%d" % number: bytes(1_000) for number in range(1_000)})
     assert store.approximate_bytes() > before
     store.close()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_closing_waits_for_a_rewrite_in_another_thread(tmp_path: Path, in_memory: bool) -> None:
+    for number in range(5):
+        path = tmp_path / str(number)
+        store = RocksViewStore(None if in_memory else path)
+        store.write({b"%06d" % row: secrets.token_bytes(10_000) for row in range(200)})
+        with ThreadPoolExecutor(1) as threads:
+            rewriting = threads.submit(store.purge)
+            store.close()
+            # Whichever came first: the other is not harmed.
+            if rewriting.exception() is not None:
+                assert "closed" in str(rewriting.exception())
+        if not in_memory:
+            RocksViewStore(path, create=False).close()
+
+
+def test_stores_in_memory_are_apart_and_close_with_scans_open() -> None:
+    one, other = RocksViewStore(None), RocksViewStore(None)
+    one.write({b"a": b"1"})
+    one.purge()
+    assert (one.get(b"a"), other.get(b"a")) == (b"1", None)
+    scan = one.scan(b"a", b"z")
+    one.close()
+    one.close()
+    with pytest.raises(StoreFailed, match="closed during a scan"):
+        next(scan)
+    with pytest.raises(StoreFailed):
+        one.get(b"a")
+    other.close()

@@ -171,6 +171,13 @@ def test_custom_call_streams_its_input() -> None:
     ]
 
 
+def test_call_keeps_the_type_that_it_was_opened_with() -> None:
+    stray = {"tool_calls": [{"index": 0, "type": "custom", "custom": {"input": "}"}}]}
+    chunks = [chunk(call_piece(0, id="call_1", name="f", text="{")), chunk(stray), chunk(finish_reason="stop")]
+    _, answer = streamed(chunks)
+    assert [(item["type"], item["arguments"]) for item in answer.output] == [("function_call", "{}")]
+
+
 def test_arguments_wait_until_the_call_has_an_id_and_a_name() -> None:
     chunks = [
         chunk(call_piece(0, name="f", text="{")),

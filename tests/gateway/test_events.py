@@ -247,6 +247,11 @@ def test_part_of_an_unknown_type_comes_with_its_item() -> None:
     assert events[-2]["item"] == item
 
 
+def test_end_of_the_arguments_names_the_function() -> None:
+    done = [event for event in events_of(response_of([CALL, CUSTOM])) if event["type"].endswith("s.done")]
+    assert [(event["name"], event["arguments"]) for event in done] == [("f", '{"a":1}')]
+
+
 def test_item_is_added_in_progress_and_empty() -> None:
     added = [event["item"] for event in events_of(response_of(ITEMS)) if event["type"] == "response.output_item.added"]
     reasoning, encrypted, search, message, call, custom = added

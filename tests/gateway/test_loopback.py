@@ -22,6 +22,7 @@ from cli.loopback.script import ScriptedCall, read_script
 from cli.loopback.server import Loopback, running_loopback
 from ledger.errors import InvalidInput
 from ledger.refusal import Refusal
+from tests.gateway.broken import read_broken
 
 RESPONSE = TypeAdapter(Response)
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -221,18 +222,6 @@ async def test_a_scripted_status_is_an_error_of_the_api(sdk: openai.AsyncOpenAI)
         await sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "!status(500)"}])
 
 
-async def read_broken(http: httpx.AsyncClient, path: str, request: dict[str, Any]) -> str:
-    """Return what came of a stream before it broke."""
-    received = ""
-    try:
-        async with http.stream("POST", path, json=request) as stream:
-            async for text in stream.aiter_text():
-                received += text
-    except httpx.RemoteProtocolError:
-        return received
-    raise AssertionError("the stream ended in order")
-
-
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_a_cut_stream_breaks_after_that_many_deltas(http: httpx.AsyncClient, path: str) -> None:
     for cut in (0, 2):
@@ -325,7 +314,7 @@ async def test_an_upstream_that_is_down_answers_503(http: httpx.AsyncClient) -> 
 async def test_a_stopped_upstream_comes_back_on_its_port_with_its_state(p1: Loopback, http: httpx.AsyncClient) -> None:
     first = (await http.post("/v1/responses", json=turn("alpha"))).json()["id"]
     await p1.stop()
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(httpx.TransportError):
         await http.post("/v1/responses", json=turn("beta"))
     await p1.start()
     assert (await http.get(f"/v1/responses/{first}")).json()["id"] == first
@@ -378,12 +367,15 @@ def test_a_process_says_where_it_listens_and_ends_in_order() -> None:
     code = "import typer; from cli.loopback.command import loopback; typer.run(loopback)"
     command = [sys.executable, "-c", code, "--port", "0", "--name", "p9", "--format", "chat_completions"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        line = child.stdout.readline()
-        assert line.startswith("turnledger loopback p9 on http://127.0.0.1:"), child.communicate()
-        url = line.split()[-1]
-        assert httpx.post(f"{url}/v1/responses", json=turn("a"), trust_env=False).status_code == 404
-        answered = httpx.post(f"{url}/v1/chat/completions", json=chat("a"), trust_env=False).json()
-        assert answered["choices"][0]["message"]["content"] == "p9 heard: a"
-        child.send_signal(signal.SIGTERM)
-        assert child.wait() == 0, child.communicate()
+        try:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            assert line.startswith("turnledger loopback p9 on http://127.0.0.1:"), child.communicate()
+            url = line.split()[-1]
+            assert httpx.post(f"{url}/v1/responses", json=turn("a"), trust_env=False, verify=NO_TLS).status_code == 404
+            answered = httpx.post(f"{url}/v1/chat/completions", json=chat("a"), trust_env=False, verify=NO_TLS).json()
+            assert answered["choices"][0]["message"]["content"] == "p9 heard: a"
+            child.send_signal(signal.SIGTERM)
+            assert child.wait() == 0, child.communicate()
+        finally:
+            child.kill()

@@ -16,6 +16,7 @@ from openai.types.responses import Response, ResponseItemList, ResponseStreamEve
 from pydantic import TypeAdapter
 
 from cli.loopback.server import Loopback, running_loopback
+from tests.gateway.broken import read_broken
 
 RESPONSE = TypeAdapter(Response)
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -25,6 +26,7 @@ CONVERSATION_ITEMS = TypeAdapter(ConversationItemList)
 
 CALL = {"id": "call_7", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 USER = {"role": "user", "content": "alpha"}
+UNFINISHED = (400, None, "previous_response_id")
 OUTPUT = {"type": "function_call_output", "call_id": "call_7", "output": "42"}
 
 
@@ -202,8 +204,7 @@ async def test_turns_of_a_conversation_hear_each_other(http: httpx.AsyncClient, 
     conversation = CONVERSATION.validate_json(created.content, strict=True)
     for named in (conversation.id, {"id": conversation.id}):
         request = {"model": "m", "input": "beta", "conversation": named, "stream": stream}
-        answered = await http.post("/v1/responses", json=request)
-    assert "p1 heard: alpha | beta | beta" in answered.text
+        assert (await http.post("/v1/responses", json=request)).status_code == 200
     unstored = await respond(http, "gamma", conversation=conversation.id, store=False)
     assert text_of(unstored) == "p1 heard: alpha | beta | beta | gamma"
     assert unstored["conversation"] == {"id": conversation.id}
@@ -252,20 +253,13 @@ async def test_a_background_response_is_queued_then_in_progress_then_completed(h
         await asyncio.sleep(0.002)
         body = (await http.get(f"/v1/responses/{begun['id']}")).json()
         seen += [body["status"]] if body["status"] != seen[-1] else []
-        if len(seen) == 2 and seen[-1] == "in_progress":
-            early = await refused(http, "/v1/responses", input="b", previous_response_id=begun["id"])
-            assert early == (400, None, "previous_response_id")
     assert seen == ["queued", "in_progress", "completed"]
     assert text_of(await respond(http, "beta", previous_response_id=begun["id"])) == "p1 heard: alpha | beta"
 
 
 async def test_a_background_stream_can_be_resumed_after_it_was_cut(http: httpx.AsyncClient) -> None:
     request = {"model": "m", "input": "!cut(1) alpha", "background": True, "stream": True}
-    received = ""
-    with pytest.raises(httpx.RemoteProtocolError):
-        async with http.stream("POST", "/v1/responses", json=request) as stream:
-            async for text in stream.aiter_text():
-                received += text  # noqa: PT012  # what came before it broke is what the test is about
+    received = await read_broken(http, "/v1/responses", request)
     events = [EVENT.validate_json(line[6:], strict=True) for line in received.splitlines() if line[:5] == "data:"]
     assert [event.type for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
     query = {"stream": "true", "starting_after": str(events[-1].sequence_number)}
@@ -279,8 +273,8 @@ async def test_only_background_responses_can_be_cancelled(http: httpx.AsyncClien
     whole = await respond(http, "alpha")
     assert (await http.post(f"/v1/responses/{whole['id']}/cancel")).status_code == 400
     begun = await respond(http, "!hang", background=True)
+    assert await refused(http, "/v1/responses", input="b", previous_response_id=begun["id"]) == UNFINISHED
     for _ in range(2):
         cancelled = await http.post(f"/v1/responses/{begun['id']}/cancel")
         assert RESPONSE.validate_json(cancelled.content, strict=True).status == "cancelled"
-    early = await refused(http, "/v1/responses", input="b", previous_response_id=begun["id"])
-    assert early == (400, None, "previous_response_id")
+    assert await refused(http, "/v1/responses", input="b", previous_response_id=begun["id"]) == UNFINISHED
