@@ -60,6 +60,8 @@ class Lifecycle:
         self.policy = rows.meta.policy
         self.facts: list[Fact] = []
         self.queue_due_ms = rows.meta.queue_due_ms
+        self.nodes_swept = 0
+        """Nodes or lineages that the task of the queue under way has looked at."""
 
     def is_forgotten(self, gone: Gone | None) -> bool:
         return gone is not None and self.clock_ms >= gone.forget_at_ms
@@ -260,10 +262,10 @@ class Lifecycle:
         while budget > 0 and self.queue_due_ms <= self.clock_ms:
             # Tasks queue others that are due at once: a removed node releases its parent.
             for key, _ in rows.scan(Kind.QUEUE, FIRST_KEY, ordered(self.clock_ms + 1), budget):
-                task = key[8:9]
-                budget -= SWEEP_NODES_MAX if task in (Task.SWEEP_LINEAGE, Task.SWEEP_PRINCIPAL) else 1
+                self.nodes_swept = 0
                 rows.delete_index(Kind.QUEUE, key)
-                self._tasks[task](self, key[9:], int.from_bytes(key[:8], "big"))
+                self._tasks[key[8:9]](self, key[9:], int.from_bytes(key[:8], "big"))
+                budget -= 1 + self.nodes_swept
                 if budget <= 0:
                     break
             following = rows.scan(Kind.QUEUE, FIRST_KEY, LAST_KEY, 1)
@@ -397,6 +399,7 @@ class Lifecycle:
             if gone is not None and not self._is_in_grace(gone):
                 self.end_conversation(digest, conversation, gone.fate, gone.at_ms)
         members = rows.scan(Kind.MEMBER, digest + cursor, digest + LAST_KEY, SWEEP_NODES_MAX)
+        self.nodes_swept = len(members)
         for key, _ in members:
             node = rows.node(int.from_bytes(key[20:], "big"))
             if node is None or node.response is None:
@@ -422,6 +425,7 @@ class Lifecycle:
         rows = self.rows
         principal = rows.principal(subject)
         active = rows.scan(Kind.ACTIVITY, subject, subject + ordered(principal.cut_offset), SWEEP_NODES_MAX)
+        self.nodes_swept = len(active)
         for _, digest in active:
             self.cut_erased(digest)
         if len(active) == SWEEP_NODES_MAX:
