@@ -116,6 +116,8 @@ def refusal_of(error: LedgerError) -> Refusal:
             return _ledger_unavailable("storage")
         case RetryableError():
             return _ledger_unavailable("unavailable")
+        case CallerError():
+            return Refusal(400, str(error), code="invalid_request")
         case _:
             return Refusal(500, "The ledger found a state that it must not serve from.", code="defect", is_final=True)
 
@@ -133,6 +135,9 @@ def refusal_of_verdict(verdict: Verdict) -> Refusal | None:
             return not_found(PREVIOUS, "gone")
         case Code.PARENT_UNFINISHED:
             return unfinished("unfinished")
+        case Code.PARENT_NOT_PORTABLE:
+            message = "The previous response lives at its target; only that one can continue it."
+            return Refusal(409, message, code="native_history", param=PREVIOUS, reason=code.word, is_final=True)
         case Code.CONVERSATION_UNKNOWN:
             return not_found(CONVERSATION, "unknown")
         case Code.CONVERSATION_GONE:
@@ -166,9 +171,17 @@ def refusal_of_verdict(verdict: Verdict) -> Refusal | None:
         case Code.REVISION_CONFLICT | Code.ITEM_CONFLICT | Code.ALIAS_GONE:
             message = "It was changed by another request in the meantime; read it again."
             return Refusal(409, message, code="conflict", reason=code.word)
+        case Code.RESPONSE_UNKNOWN:
+            message = "No response with this ID exists."
+            return Refusal(404, message, code="response_not_found", param="response_id", reason="unknown")
+        case Code.ITEM_UNKNOWN:
+            message = "The conversation does not have this item."
+            return Refusal(404, message, code="item_not_found", param="item_id", reason="unknown")
         case _:
             message = "The ledger did not take the turn; nothing of it is kept."
-            return Refusal(503, message, code="turn_not_stored", reason=code.word)
+            # A clock that is wrong by hours, or a defect of the router: the same request meets it again.
+            is_final = code in (Code.TOO_LATE, Code.INVALID, Code.QUARANTINED)
+            return Refusal(503, message, code="turn_not_stored", reason=code.word, is_final=is_final)
 
 
 def unfinished(status: str) -> Refusal:

@@ -26,7 +26,7 @@ from ledger.answer import Found
 from ledger.commit import TurnStart
 from ledger.errors import LedgerError
 from ledger.refusal import refusal_of_verdict
-from ledger.turn import RECORD_BYTES_MAX, Owner, Scope, Status, Turn
+from ledger.turn import ITEMS_MAX, RECORD_BYTES_MAX, Owner, Scope, Status, Turn
 
 if TYPE_CHECKING:
     from api.gateway.running import Running
@@ -208,7 +208,7 @@ def _ended_turn(scope: Scope, response_id: str, owner: Owner, body: dict[str, An
         response_id=response_id,
         owner=owner,
         status=status,
-        item_ids=tuple(dict.fromkeys(item_ids_of(body.get("output") or ()))),
+        item_ids=tuple(item_ids_of(body.get("output") or ()))[:ITEMS_MAX],
         begun_at_ms=begun_at_ms,
         turn_id=turn_id_of(response_id),
     )

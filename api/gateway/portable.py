@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from api.gateway import sse
@@ -74,7 +75,7 @@ class PortableTurn:
             await self._end(Status.FAILED, broken.message)
             raise _broken(broken) from broken
         except asyncio.CancelledError:
-            self._cut_off()
+            self.cut_off()
             raise
         response = self._response(answered)
         await self._settle(response)
@@ -100,7 +101,7 @@ class PortableTurn:
             response = failed(self._object("failed"), refusal.message)
         except asyncio.CancelledError:
             self._output_so_far = reader.partial()
-            self._cut_off()
+            self.cut_off()
             if not running.is_lost:
                 raise
             response = failed(self._object("failed"), "The response was ended by another request.")
@@ -110,7 +111,7 @@ class PortableTurn:
         """Store a background turn that no target answered."""
         await self._end(Status.FAILED, message)
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
         """Store a turn whose client has left, or whose process ends; another's end of it stands."""
         running = self._running
         if running.is_lost:
@@ -213,9 +214,21 @@ def own_items(running: Running) -> list[dict[str, Any]]:
     if given is None:
         raise Refusal(400, "input: is required", code="missing_required_parameter", param="input")
     items = canonical_items(given if isinstance(given, str) else resolved(given, running.references), new_id)
+    _check_fits(running, items)
     history = running.decision.history.items() if isinstance(running.decision, Portable) else []
     require_calls([*history, *items])
     return items
+
+
+def _check_fits(running: Running, items: list[dict[str, Any]]) -> None:
+    """Refuse input that the ledger could never take, before the model runs."""
+    if not running.stored or running.gateway.ledger is None:
+        return
+    size_bytes, policy = len(msgspec.json.encode(items)), running.gateway.ledger.policy()
+    for name in ("lineage_bytes_max", "principal_bytes_max"):
+        if size_bytes > getattr(policy, name):
+            message = f"The input has {size_bytes} bytes; the ledger's policy takes at most {getattr(policy, name)}."
+            raise Refusal(413, message, code="request_too_large", param="input", reason=name)
 
 
 def record_of(response: dict[str, Any], target: str, digest: bytes) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from api.gateway.request import is_reference
+from api.gateway.response import is_item_id
 from api.gateway.service import Gateway, state_is_off
 from ledger.answer import Answer, Found, Gone
 from ledger.continuation import Target, owner_target
 from ledger.refusal import Refusal
-from ledger.turn import ID_BYTES_MAX, Owner, Scope, Selector, SelectorKind
+from ledger.turn import Owner, Scope, Selector, SelectorKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ async def readable_by(gateway: Gateway, scope: Scope, items: Sequence[Any], targ
     if not sealed or len(gateway.config.targets) == 1:
         return list(items)
     ids = {items[index].get("id") for index in sealed}
-    owned = await _owned(gateway, scope, [item_id for item_id in ids if _is_id(item_id)], target)
+    owned = await _owned(gateway, scope, [item_id for item_id in ids if is_item_id(item_id)], target)
     kept: list[Any] = []
     is_after_dropped = False
     for index, item in enumerate(items):
@@ -100,10 +101,6 @@ async def _owned(gateway: Gateway, scope: Scope, item_ids: Sequence[str], target
         for selector, answer in zip(selectors, answers, strict=True)
         if isinstance(answer, Found) and answer.owner.target == target.name and answer.owner.digest == target.digest
     }
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value.encode("utf-8", "replace")) <= ID_BYTES_MAX and "\0" not in value
 
 
 def _living_item(answer: Answer, item_id: str) -> Found:

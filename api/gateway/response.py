@@ -6,10 +6,11 @@ A native target's own object is passed on instead; nothing here concerns it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from api.gateway.request import CreateRequest
-from ledger.turn import Status
+from ledger.errors import InvalidInput
+from ledger.turn import ID_BYTES_MAX, Status, checked_text
 
 STATUSES = {
     "completed": Status.COMPLETED,
@@ -86,8 +87,18 @@ def failed(response: Mapping[str, Any], message: str, code: str = "server_error"
 
 
 def item_ids_of(items: Sequence[Any]) -> list[str]:
-    """Return the IDs of items that have one."""
-    return [item["id"] for item in items if isinstance(item, dict) and isinstance(item.get("id"), str) and item["id"]]
+    """Return the IDs by which items can be named later, each once."""
+    ids = [item.get("id") for item in items if isinstance(item, dict)]
+    return [item_id for item_id in dict.fromkeys(ids) if is_item_id(item_id)]
+
+
+def is_item_id(value: Any) -> TypeGuard[str]:
+    """Return whether the ledger can keep ``value`` as an item's ID."""
+    try:
+        checked_text("id", value, ID_BYTES_MAX)
+    except InvalidInput:
+        return False
+    return True
 
 
 def _reasoning(given: Any) -> dict[str, Any]:

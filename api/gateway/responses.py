@@ -7,6 +7,7 @@ is a target called. Everything that can be refused is refused before that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
@@ -32,7 +33,7 @@ from api.gateway.service import MIB, Gateway, json_answer, state_is_off
 from api.gateway.started import start_turn
 from api.gateway.upstream import UpstreamFailed, UpstreamStream, forwarded_headers
 from ledger.commit import TurnStart
-from ledger.continuation import Decision, Free, Pinned, Portable, decide
+from ledger.continuation import Decision, Free, Pinned, Portable, Target, decide
 from ledger.errors import LedgerError
 from ledger.refusal import PREVIOUS, Refusal
 from ledger.turn import Scope
@@ -107,6 +108,10 @@ class Attempt:
                 if stream.status in RESTING_STATUSES:
                     gateway.routing.failed(entry.target)
                 raise TargetRefused(await stream.read())
+            if running.request.stream and stream.media_type != sse.MEDIA_TYPE:
+                gateway.metrics.called(entry.target, "malformed")
+                message = "The model's server answered something that is not an event stream."
+                raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed")
             gateway.metrics.called(entry.target, "answered")
             gateway.routing.succeeded(entry.target)
             return turn, stream
@@ -126,7 +131,6 @@ async def create(gateway: Gateway, request: Request) -> Response:
     answered_by = await _start(running, entry, is_own_background=is_own_background)
     if answered_by is not None:
         return await _answer_again(gateway, request, scope, asked, answered_by)
-    gateway.metrics.served("native" if isinstance(turn, NativeTurn) else "portable", "begun")
     if is_own_background and not asked.stream:
         assert isinstance(turn, PortableTurn), "the gateway runs no other background response"
         _run(running, _in_background(attempt))
@@ -148,9 +152,7 @@ async def _decided(gateway: Gateway, scope: Scope, asked: CreateRequest) -> Runn
         decision = await decide(gateway.router, scope, asked.selectors, targets, forwards_unknown=forwards_unknown)
     references = await resolve(gateway, scope, asked.reference_ids)
     owner = references.target
-    if owner is not None and (
-        isinstance(decision, Portable) or (isinstance(decision, Pinned) and decision.target.name != owner.name)
-    ):
+    if owner is not None and not _may_refer(decision, owner):
         message = "The input refers to an item that another target holds; send the item itself."
         raise Refusal(400, message, code="invalid_value", param="input", reason="mixed_owners")
     return Running(
@@ -163,6 +165,17 @@ async def _decided(gateway: Gateway, scope: Scope, asked: CreateRequest) -> Runn
         stored=gateway.ledger is not None and asked.store is not False,
         begun_at_ms=gateway.now_ms(),
     )
+
+
+def _may_refer(decision: Decision, owner: Target) -> bool:
+    """Return whether a request may name items that ``owner`` holds: only where the turn is that target's anyway."""
+    match decision:
+        case Free():
+            return decision.new_conversation_id is None
+        case Pinned():
+            return decision.target.name == owner.name
+        case Portable():
+            return False
 
 
 def _refuse_without_state(asked: CreateRequest) -> None:
@@ -254,13 +267,16 @@ async def _in_background(attempt: Attempt) -> None:
         try:
             if running.started is not None:
                 await running.started.renew()
-            turn_at, stream = await attempt.connect(stack)
-            await turn_at.buffered(stream)
-        except TargetRefused as refused:
-            await turn.fail(str(refused))
-        except (Refusal, UpstreamFailed) as error:
-            if not running.is_settled:
-                await turn.fail(str(error))
+            served, stream = await attempt.connect(stack)
+        except (TargetRefused, Refusal) as error:
+            await turn.fail(f"{error}.")
+            return
+        except asyncio.CancelledError:
+            turn.cut_off()
+            raise
+        # It stores how it ended; here is nobody to be told.
+        with contextlib.suppress(Refusal):
+            await served.buffered(stream)
 
 
 async def _streamed(request: Request, attempt: Attempt) -> Response:

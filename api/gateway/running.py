@@ -23,6 +23,7 @@ from api.gateway.request import CreateRequest
 from api.gateway.service import Gateway
 from api.gateway.started import Started
 from ledger.continuation import Decision, Free, Pinned, Portable, Target
+from ledger.errors import InvalidInput
 from ledger.refusal import Refusal
 from ledger.turn import ITEMS_MAX, Content, Owner, Scope, Status, Turn
 
@@ -105,13 +106,17 @@ class Running:
 
         An ended turn that cannot be continued gives its key free, so that a retry runs again.
         """
-        if not self.stored or self.is_settled:
+        if self.is_settled:
+            return
+        self.gateway.metrics.served("native" if owner.native else "portable", status.name.lower())
+        if not self.stored:
+            self.is_settled = True
             return
         request, gate = self.request, self.gateway.gate
         assert gate is not None, "a turn is stored only where there is a ledger"
         found = self.decision.found if isinstance(self.decision, Pinned | Portable) else None
         has_key = request.idempotency_key is not None and status.continuable
-        turn = Turn(
+        turn = _turn(
             scope=self.scope,
             event_id=secrets.token_hex(16),
             response_id=response_id,
@@ -119,7 +124,7 @@ class Running:
             status=status,
             conversation_id=request.selectors.conversation_id,
             previous_response_id=request.selectors.previous_response_id,
-            item_ids=tuple(dict.fromkeys(item_ids))[:ITEMS_MAX],
+            item_ids=tuple(item_ids)[:ITEMS_MAX],
             content=content,
             record=record,
             begun_at_ms=self.begun_at_ms,
@@ -164,3 +169,12 @@ class Running:
 
         if self.started is not None:
             self.started.on_lost = lose
+
+
+def _turn(**fields: Any) -> Turn:
+    """Return a turn. What it is refused for came from the target: everything of the client was checked before."""
+    try:
+        return Turn(**fields)
+    except InvalidInput as error:
+        message = f"The model's server answered something that cannot be stored: {error}."
+        raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed") from error
