@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import secrets
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
-from benchmarks.in_process import ALIAS_KEY, kafka, prepare_kafka
 from benchmarks.measure import Figure, timed
+from benchmarks.processes import ledger_on_kafka, running
 from benchmarks.workload import Load
 from ledger.adapters.http import LedgerClient
 from ledger.answer import Found
@@ -27,20 +19,15 @@ from ledger.wire import turn_body
 SERVED_SCOPE = Scope(namespace="default", route="default", principal="local")
 """The only one of a service without an auth file."""
 JSON = {"content-type": "application/json"}
-READY_PREFIX = "turnledger serving on "
 
 
 async def all_figures(bootstrap: str, directory: Path, *, count: int) -> list[Figure]:
     """Measure one service on the embedded ledger and one on Kafka."""
-    settings = await prepare_kafka(bootstrap, f"http-{secrets.token_hex(4)}")
-    async with kafka(settings, directory / "formatting"):
-        pass
-    key_file = directory / "alias.key"
-    key_file.write_text(ALIAS_KEY.secret.hex())
-    on_kafka = ["--bootstrap", bootstrap, "--prefix", settings.prefix, "--alias-key-file", str(key_file)]
+    on_kafka = await ledger_on_kafka(bootstrap, directory, "http")
     figures = []
     for where, options in (("embedded, HTTP", []), ("Kafka, HTTP", on_kafka)):
-        async with _service(directory / where, options) as url:
+        arguments = ["serve", "--port", "0", "--directory", str(directory / where), "--log-level", "error", *options]
+        async with running(*arguments) as url:
             figures.extend(await _figures(url, where, count=count))
     return figures
 
@@ -80,22 +67,3 @@ async def _figures(url: str, where: str, *, count: int) -> list[Figure]:
                 "look-up, LedgerClient", where, look_up_with_client, count=known, concurrency=1, warm_up=warm_up
             ),
         ]
-
-
-@asynccontextmanager
-async def _service(directory: Path, options: list[str]) -> AsyncIterator[str]:
-    """Run ``turnledger serve`` on a free port and give its URL."""
-    command = [sys.executable, "-m", "cli", "serve", "--port", "0", "--directory", str(directory), *options]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
-    process = await asyncio.create_subprocess_exec(
-        *command, "--log-level", "error", stdout=subprocess.PIPE, env=environment
-    )
-    try:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        assert line.startswith(READY_PREFIX), "the service did not start; it says why on stderr"
-        yield line.removeprefix(READY_PREFIX).strip()
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()

@@ -8,25 +8,20 @@ from typing import Annotated
 import typer
 
 from cli.environment import settings_of
+from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="0: any free one. Default: 8420.")] = None,
-    directory: Annotated[
-        Path | None, typer.Option(help="State of this process alone. Default: turnledger in XDG_DATA_HOME.")
-    ] = None,
-    bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", help="Kafka brokers, host:port. Without: the embedded ledger.")
-    ] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", help="First part of topic names.")] = None,
-    alias_key_file: Annotated[
-        Path | None, typer.Option(help="With Kafka: the ledger's alias key, as 'topics create' made it.")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    directory: Directory = None,
+    bootstrap: Brokers = None,
+    prefix: Prefix = None,
+    alias_key_file: AliasKeyFile = None,
     auth_file: Annotated[
         Path | None, typer.Option(help="Who may do what. Without: loopback only, one principal, all roles.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")] = None,
+    log_level: LogLevel = None,
 ) -> None:
     """Serve a ledger over HTTP until SIGTERM or Ctrl-C.
 

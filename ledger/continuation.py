@@ -71,11 +71,13 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portable:
-    """Any target can continue, given the history; ``hint`` served last and may have it in a prefix cache."""
+    """Any target can continue, given the history."""
 
     found: Found
     history: History
     hint: str
+    """The target that served the response, and may have its history in a prefix cache; of a conversation the one that
+    began it, or ``LEDGER_TARGET``."""
 
 
 Decision = Free | Pinned | Portable

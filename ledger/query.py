@@ -258,6 +258,11 @@ class Reader:
                 return False
             await asyncio.sleep(KEY_POLL_S)
 
+    def turn_has_ended(self, scope: Scope, turn_id: str) -> bool:
+        """Return whether this view has folded the end of a started turn; one that is not known counts as ended."""
+        row = self._replica.rows(self.partition(scope)).turn(self._alias_key.turn_id(scope, turn_id))
+        return row is None or row.ended
+
     async def _load_entries(
         self, partition: Partition, rows: Rows, nodes: list[tuple[int, NodeRow]], deadline_s: float
     ) -> tuple[Entry, ...]:

@@ -27,6 +27,7 @@ from api.gateway.running import Running
 from api.gateway.service import MIB, json_answer
 from api.gateway.upstream import UpstreamFailed, UpstreamStream
 from ledger.answer import Entry
+from ledger.content import CONTENT_BYTES_MAX
 from ledger.continuation import Portable
 from ledger.refusal import Refusal
 from ledger.turn import Content, Status
@@ -225,9 +226,14 @@ def _check_fits(running: Running, items: list[dict[str, Any]]) -> None:
     if not running.stored or running.gateway.ledger is None:
         return
     size_bytes, policy = len(msgspec.json.encode(items)), running.gateway.ledger.policy()
-    for name in ("lineage_bytes_max", "principal_bytes_max"):
-        if size_bytes > getattr(policy, name):
-            message = f"The input has {size_bytes} bytes; the ledger's policy takes at most {getattr(policy, name)}."
+    bounds = {
+        "content_bytes_max": CONTENT_BYTES_MAX,
+        "lineage_bytes_max": policy.lineage_bytes_max,
+        "principal_bytes_max": policy.principal_bytes_max,
+    }
+    for name, bytes_max in bounds.items():
+        if size_bytes > bytes_max:
+            message = f"The input has {size_bytes} bytes; the ledger takes at most {bytes_max} ({name})."
             raise Refusal(413, message, code="request_too_large", param="input", reason=name)
 
 

@@ -156,7 +156,7 @@ async def _from_owner(
     gateway: Gateway, request: Request, scope: Scope, found: Found, owner: Owner, path: str | None = None
 ) -> Response:
     target = owner_of(gateway, owner)
-    answer = await ask(gateway, request, target, path or _path(found.response_id or ""))
+    answer = await ask(gateway, request, target, path or _path(request.path_params[PARAM]))
     record = read_record(found)
     if isinstance(record, OwnerRecord) and not found.owner.native and answer.status == 200:
         body = _object(answer)

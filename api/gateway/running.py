@@ -68,8 +68,12 @@ class Running:
 
     @property
     def hint(self) -> str | None:
-        """The target that served last, of a portable continuation."""
-        return self.decision.hint if isinstance(self.decision, Portable) else None
+        """The target that served last, of a portable continuation: it may have the history in its prefix cache."""
+        if not isinstance(self.decision, Portable):
+            return None
+        records = (entry.record for entry in reversed(self.decision.history.entries))
+        served = next((record["target"] for record in records if isinstance(record, dict) and "target" in record), None)
+        return served if isinstance(served, str) else self.decision.hint
 
     def is_native(self, entry: RouteTarget) -> bool:
         """Return whether the turn's state would live at this target.
@@ -133,6 +137,9 @@ class Running:
             request_digest=request.digest() if has_key else b"",
             turn_id=None if self.started is None else self.started.turn_id,
         )
+        if self.started is not None:
+            # From here on the end that others may see is this one.
+            self.started.on_lost = None
         began_s = time.perf_counter()
         await gate.settle(turn)
         self.gateway.metrics.held(time.perf_counter() - began_s)

@@ -21,6 +21,9 @@ from ledger.errors import LedgerError
 from ledger.refusal import Refusal, refusal_of_verdict
 from ledger.verdict import Code
 
+LOOK_INTERVAL_S = 0.1
+"""Between two looks at whether a turn was ended elsewhere: a row of the local view, some microseconds."""
+
 logger = structlog.get_logger("api.gateway.started")
 
 
@@ -67,9 +70,17 @@ class Started:
         return verdict.accepted
 
     async def _renew_forever(self) -> None:
+        """Renew until the turn is lost; that another request has ended it is seen in this replica's rows at once."""
+        loop = asyncio.get_running_loop()
+        reader, interval_s = self._gateway.state().reader, self._start.lease_ms / 3000
+        renew_at_s = loop.time() + interval_s
         while True:
-            await asyncio.sleep(self._start.lease_ms / 3000)
-            if not await self.renew():
+            await asyncio.sleep(min(LOOK_INTERVAL_S, interval_s))
+            is_lost = reader.turn_has_ended(self._start.scope, self._start.turn_id)
+            if not is_lost and loop.time() >= renew_at_s:
+                renew_at_s = loop.time() + interval_s
+                is_lost = not await self.renew()
+            if is_lost:
                 if self.on_lost is not None:
                     self.on_lost()
                 return

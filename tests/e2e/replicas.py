@@ -40,14 +40,16 @@ class Deployment:
         return self.directory / "alias.key"
 
 
-async def deploy(bootstrap: str, directory: Path, *, partition_count: int = 4) -> Deployment:
+async def deploy(
+    bootstrap: str, directory: Path, *, partition_count: int = 4, policy: Policy | None = None
+) -> Deployment:
     """Create topics under a prefix of their own and format them."""
     kafka = KafkaSettings(bootstrap=bootstrap, prefix=f"e2e-{secrets.token_hex(6)}")
     await create_topics(kafka, partition_count=partition_count, replication_factor=1)
     secret = secrets.token_bytes(32)
     deployment = Deployment(kafka=kafka, alias_key=AliasKey(secret), directory=directory)
     deployment.key_file.write_text(secret.hex())
-    ledger = await open_kafka(kafka, directory / "formatting", deployment.alias_key, format_policy=Policy())
+    ledger = await open_kafka(kafka, directory / "formatting", deployment.alias_key, format_policy=policy or Policy())
     await ledger.close()
     return deployment
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -15,6 +17,9 @@ from api.gateway.sse import FrameCutter
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
+EVENTUALLY_S = 20.0
+"""Bound on what happens soon, on a machine that is busy."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -113,4 +118,43 @@ async def get_raw(client: AsyncOpenAI, path: str) -> tuple[int, bytes]:
     headers = {"authorization": f"Bearer {client.api_key}"}
     url = f"{str(client.base_url).rstrip('/')}{path}"
     async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as answer:
+        return answer.status, await answer.read()
+
+
+async def ask_and_leave(client: AsyncOpenAI, *, events: int, **request: Any) -> list[dict[str, Any]]:
+    """Ask for a stream, and close the connection once so many events have come; return those."""
+    seen: list[dict[str, Any]] = []
+    async with client.responses.with_streaming_response.create(stream=True, **request) as stream:
+        cutter = FrameCutter()
+        async for chunk in stream.http_response.aiter_raw():
+            seen.extend(msgspec.json.decode(frame.data) for frame in cutter.feed(chunk) if frame.data)
+            if len(seen) >= events:
+                break
+        await stream.http_response.aclose()
+    return seen
+
+
+async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
+    """Return what ``look`` returns as soon as that is true."""
+    async with asyncio.timeout(EVENTUALLY_S):
+        while not (seen := await look()):
+            await asyncio.sleep(0.02)
+        return seen
+
+
+def user(text: str) -> dict[str, Any]:
+    """Return a user's message, as an input item and in the chat format alike."""
+    return {"role": "user", "content": text}
+
+
+def tool_output(call_id: str, output: str) -> dict[str, Any]:
+    """Return the input item that answers a call."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+async def send_raw(client: AsyncOpenAI, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
+    """Send a request to the gateway as this client, without the SDK in between; return status and body."""
+    sent = {"authorization": f"Bearer {client.api_key}", **headers}
+    url = f"{str(client.base_url).rstrip('/')}{path}"
+    async with aiohttp.ClientSession(headers=sent) as session, session.request(method, url, json=body) as answer:
         return answer.status, await answer.read()

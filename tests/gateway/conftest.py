@@ -60,6 +60,13 @@ def pair(request: pytest.FixtureRequest) -> GatewayPair | None:
     return request.getfixturevalue("gateway_pair") if request.param == "kafka" else None
 
 
+@pytest.fixture(params=[False, True], ids=["buffered", "streamed"])
+def streamed(request: pytest.FixtureRequest) -> bool:
+    """Whether the answers of a case are streamed."""
+    given: bool = request.param
+    return given
+
+
 @pytest.fixture
 async def world(pair: GatewayPair | None, upstream_ports: Mapping[str, int], tmp_path: Path) -> AsyncIterator[World]:
     """Two replicas and three upstreams."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -35,7 +36,7 @@ from api.health import health_app
 from api.metrics import Metrics
 from cli.loopback.server import Loopback
 from ledger.composition import open_embedded, open_kafka
-from ledger.ledger import Ledger
+from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.settings import LedgerSettings
 from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment
@@ -45,6 +46,8 @@ PRINCIPALS = [f"tenant-{number}" for number in range(600)]
 """Each test takes two of its own: IDs of the loopbacks begin anew in each."""
 _principals = itertools.count()
 LEASE_S = 3
+embedded_only = pytest.mark.parametrize("pair", [None], ids=["embedded"])
+"""For what a case demands of this log alone, or of none."""
 Config = dict[str, Any]
 Change = Callable[[Config], None]
 
@@ -70,6 +73,8 @@ def base_config(ports: Mapping[str, int], *, prefers: str, principals: Sequence[
             {"name": "auto", "policy": "first_healthy", "targets": native},
             {"name": "chat", "policy": "first_healthy", "targets": [chat]},
             {"name": "any", "policy": "first_healthy", "targets": [chat, *native]},
+            {"name": "only-p1", "targets": [{"target": "p1", "model": "loopback"}]},
+            {"name": "only-p2", "targets": [{"target": "p2", "model": "loopback"}]},
         ],
         "keys": [
             {"sha256": hashlib.sha256(key_of(principal).encode()).hexdigest(), "principal": principal}
@@ -122,7 +127,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def gateway_over(ledger: Ledger | None, config: GatewayConfig) -> AsyncIterator[Replica]:
+async def gateway_over(
+    ledger: Ledger | None, config: GatewayConfig, *, now_ms: Callable[[], int] = wall_clock_ms
+) -> AsyncIterator[Replica]:
     """Run a gateway in this process, over a ledger that somebody else closes."""
     metrics = Metrics()
     if ledger is not None:
@@ -133,14 +140,17 @@ async def gateway_over(ledger: Ledger | None, config: GatewayConfig) -> AsyncIte
         routing=Routing(config, now_s=asyncio.get_running_loop().time),
         upstream=Upstream(config.targets),
         metrics=GatewayMetrics(metrics),
+        now_ms=now_ms,
     )
     await gateway.start()
     beside = health_app(lambda: "" if ledger is None else ledger.not_ready_reason(), metrics)
     try:
         async with listening(WithGateway(create_gateway_app(gateway), beside)) as url:
             replica = Replica(url=url, gateway=gateway)
-            yield replica
-            await replica.close()
+            try:
+                yield replica
+            finally:
+                await replica.close()
     finally:
         await gateway.close()
 
@@ -201,8 +211,10 @@ class World:
         """End a replica without warning."""
         raise NotImplementedError
 
-    def another(self, *changes: Change, prefers: str = "p1") -> AbstractAsyncContextManager[Replica]:
-        """Run one more replica of the same ledger, with a changed configuration."""
+    def another(
+        self, *changes: Change, prefers: str = "p1", now_ms: Callable[[], int] = wall_clock_ms
+    ) -> AbstractAsyncContextManager[Replica]:
+        """Run one more replica of the same ledger, with a changed configuration or a clock of its own."""
         raise NotImplementedError
 
 
@@ -239,8 +251,10 @@ class EmbeddedWorld(World):
             task.cancel()
 
     @asynccontextmanager
-    async def another(self, *changes: Change, prefers: str = "p1") -> AsyncIterator[Replica]:
-        async with gateway_over(self.ledger, self.config(*changes, prefers=prefers)) as replica:
+    async def another(
+        self, *changes: Change, prefers: str = "p1", now_ms: Callable[[], int] = wall_clock_ms
+    ) -> AsyncIterator[Replica]:
+        async with gateway_over(self.ledger, self.config(*changes, prefers=prefers), now_ms=now_ms) as replica:
             yield replica
 
 
@@ -328,13 +342,15 @@ class KafkaWorld(World):
         await asyncio.to_thread(lambda: self.pair.processes[replica - 1].stop(kill=True))
 
     @asynccontextmanager
-    async def another(self, *changes: Change, prefers: str = "p1") -> AsyncIterator[Replica]:
+    async def another(
+        self, *changes: Change, prefers: str = "p1", now_ms: Callable[[], int] = wall_clock_ms
+    ) -> AsyncIterator[Replica]:
         deployment = self.pair.deployment
         ledger = await open_kafka(
             deployment.kafka, self.directory / "another", deployment.alias_key, settings=LedgerSettings()
         )
         try:
-            async with gateway_over(ledger, self.config(*changes, prefers=prefers)) as replica:
+            async with gateway_over(ledger, self.config(*changes, prefers=prefers), now_ms=now_ms) as replica:
                 yield replica
         finally:
             await ledger.close()

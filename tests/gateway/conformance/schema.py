@@ -20,6 +20,7 @@ from referencing.jsonschema import DRAFT202012
 
 JSON, EVENTS = "application/json", "text/event-stream"
 _URI = "urn:api"
+ERROR = "/components/schemas/Error"
 _TELLING = ("type", "object", "role", "status")
 """Fields by which one of several schemas is told from the others."""
 
@@ -43,7 +44,8 @@ class ApiSchema:
         resource = referencing.Resource(contents=_plain(document), specification=DRAFT202012)
         self._registry: referencing.Registry[Any] = referencing.Registry().with_resource(_URI, resource)
         self._validators: dict[str, jsonschema.Draft202012Validator] = {}
-        self._paths = [(re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))), path) for path in document["paths"]]
+        # Clients name the version in their base URL.
+        self._paths = [(re.compile("(?:/v1)?" + re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)).removeprefix("/v1")), path) for path in document["paths"]]
 
     @classmethod
     def from_file(cls, path: Path) -> ApiSchema:
@@ -67,9 +69,11 @@ class ApiSchema:
             return _pointer("paths", template, method.lower(), "responses", str(status), "content", media_type, "schema")
         if media_type == EVENTS and (method, template) != ("POST", "/responses"):
             return self.of_answer("POST", "/responses", 200, EVENTS)
-        if status >= 400 and media_type == JSON and "Error" in self._document["components"]["schemas"]:
-            return _pointer("components", "schemas", "Error")
-        return None
+        return self.of_error() if status >= 400 and media_type == JSON else None
+
+    def of_error(self) -> str | None:
+        """Return the pointer to the schema of any error."""
+        return ERROR if "Error" in self._document["components"]["schemas"] else None
 
     def of_request(self, method: str, template: str) -> str | None:
         """Return the pointer to the schema of a request's body."""
@@ -77,6 +81,10 @@ class ApiSchema:
         if "requestBody" not in operation:
             return None
         return _pointer("paths", template, method.lower(), "requestBody", "content", JSON, "schema")
+
+    def as_described(self, pointer: str, value: Any) -> Any:
+        """Return the part of an answer that a schema is about: an error comes in a field of that name."""
+        return value["error"] if pointer == ERROR and isinstance(value, dict) and "error" in value else value
 
     def violations(self, pointer: str, value: Any) -> Iterator[Violation]:
         """Yield what in ``value`` is not as the schema at ``pointer`` says."""

@@ -1,0 +1,123 @@
+"""Case A2: what no other target can continue is refused by name when its owner is gone, and nobody is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from openai import APIStatusError, AsyncOpenAI
+
+from tests.gateway.asking import Asked, ask, refused
+from tests.gateway.test_case_continuation import own_provider
+from tests.gateway.world import Config, World
+
+
+def removed(config: Config) -> None:
+    config["targets"] = [target for target in config["targets"] if target["name"] != "p1"]
+    for model in config["models"]:
+        model["targets"] = [way for way in model["targets"] if way["target"] != "p1"]
+    config["models"] = [model for model in config["models"] if model["targets"]]
+
+
+def marked_down(config: Config) -> None:
+    config["targets"][0]["down"] = True
+
+
+def other_account(config: Config) -> None:
+    config["targets"][0]["account"] = "another team"
+
+
+def other_endpoint(config: Config) -> None:
+    config["targets"][0]["base_url"] = config["targets"][1]["base_url"]
+
+
+changed_owner = pytest.mark.parametrize(
+    ("change", "status", "code", "reason"),
+    [
+        (removed, 503, "owner_unavailable", "owner_removed"),
+        (marked_down, 503, "owner_unavailable", "owner_down"),
+        (other_account, 409, "owner_changed", "owner_changed"),
+        (other_endpoint, 409, "owner_changed", "owner_changed"),
+    ],
+    ids=["removed", "down", "account", "endpoint"],
+)
+
+
+async def refusal(client: AsyncOpenAI, method: str, path: str) -> Asked:
+    """Return how the gateway refuses a request that names an ID in its path."""
+    with pytest.raises(APIStatusError) as raised:
+        await (client.get if method == "GET" else client.post if method == "POST" else client.delete)(
+            path, cast_to=object
+        )
+    return refused(raised.value)
+
+
+@changed_owner
+async def test_follow_up_of_a_gone_owner_is_refused_by_name_and_calls_nobody(
+    world: World, streamed: bool, change: Callable[[Config], None], status: int, code: str, reason: str
+) -> None:
+    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha")
+    world.forget()
+    async with world.another(change) as replica:
+        client = replica.client(world.alice)
+        # "any" has targets that could be called: that the owner's own is missing there is not the reason.
+        for model in ("auto", "any"):
+            answer = await ask(client, streamed=streamed, model=model, input="beta", previous_response_id=first.id)
+            assert (answer.status, answer.code, answer.reason) == (status, code, reason)
+        for method, path in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+            told = await refusal(client, method, f"/responses/{first.id}{path}")
+            assert (told.status, told.code, told.reason) == (status, code, reason), path
+        # What is not the owner's goes on.
+        assert (await ask(client, streamed=streamed, model="any", input="new")).text == "c heard: new"
+    assert world.called() == {"p1": 0, "p2": 0, "c": 1}
+    # Nothing was lost by it.
+    second = await ask(world.client(2), streamed=streamed, model="auto", input="beta", previous_response_id=first.id)
+    assert second.text == "p1 heard: alpha | beta"
+
+
+@changed_owner
+async def test_native_conversation_of_a_gone_owner_is_refused_by_name_and_calls_nobody(
+    world: World, streamed: bool, change: Callable[[Config], None], status: int, code: str, reason: str
+) -> None:
+    async with AsyncOpenAI(base_url=f"{world.p1.url}/v1", api_key="sk-provider") as provider:
+        conversation = (await provider.conversations.create()).id
+    async with world.another(own_provider) as replica:
+        await ask(replica.client(world.alice), streamed=streamed, model="own", input="alpha", conversation=conversation)
+    world.forget()
+    async with world.another(change) as replica:
+        client = replica.client(world.alice)
+        answer = await ask(client, streamed=streamed, model="any", input="beta", conversation=conversation)
+        assert (answer.status, answer.code, answer.reason) == (status, code, reason)
+        told = await refusal(client, "GET", f"/conversations/{conversation}/items")
+        assert (told.status, told.code, told.reason) == (status, code, reason)
+    assert world.called() == {"p1": 0, "p2": 0, "c": 0}
+
+
+async def test_owner_that_does_not_answer_is_said_and_no_other_target_is_called(world: World, streamed: bool) -> None:
+    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha")
+    follow_up = {"model": "auto", "input": "beta", "previous_response_id": first.id}
+    await world.p1.stop()
+    for client in (world.client(1), world.client(2)):
+        answer = await ask(client, streamed=streamed, **follow_up)
+        assert (answer.status, answer.code, answer.reason) == (503, "owner_unavailable", "owner_unreachable")
+    assert world.called()["p2"] == 0
+    await world.p1.start()
+    # A pinned request tries its owner also while the policy lets it rest.
+    for client in (world.client(1), world.client(2)):
+        assert (await ask(client, streamed=streamed, **follow_up)).text == "p1 heard: alpha | beta"
+
+
+@pytest.mark.parametrize("change", [removed, marked_down, other_account, other_endpoint])
+async def test_conversation_of_the_gateway_goes_on_without_the_target_that_served_it(
+    world: World, streamed: bool, change: Callable[[Config], None]
+) -> None:
+    named = {"conversation": (await world.client(1).conversations.create()).id}
+    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha", **named)
+    assert first.text == "p1 heard: alpha"
+    async with world.another(change, prefers="p2") as replica:
+        client = replica.client(world.alice)
+        second = await ask(client, streamed=streamed, model="chat", input="beta", **named)
+        assert second.text == "c heard: alpha | beta"
+        third = await ask(client, streamed=streamed, model="auto", input="gamma", previous_response_id=first.id)
+        # Under another account its first choice is still p1: the history goes there whole.
+        assert third.text == f"{'p1' if change is other_account else 'p2'} heard: alpha | gamma"
