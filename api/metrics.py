@@ -4,6 +4,7 @@ never an ID."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
@@ -88,6 +89,10 @@ class Metrics:
         self._lookups = Counter(
             "turnledger_lookups", "Look-ups asked of this process.", ["kind", "outcome"], registry=self.registry
         )
+        # Looking a child up takes four times as long as counting with it.
+        self._folded_as, self._appended_as, self._looked_up_as = (
+            functools.cache(counter.labels) for counter in (self._folded, self._appends, self._lookups)
+        )
         self._commit_time = Histogram(
             "turnledger_commit_seconds",
             "From the request of a commit to its verdict.",
@@ -103,7 +108,7 @@ class Metrics:
 
     def folded(self, _: Record, outcome: Outcome) -> None:
         """Count an outcome of the fold; give this to the ledger as ``on_outcome``."""
-        self._folded.labels(outcome.code.word).inc()
+        self._folded_as(outcome.code.word).inc()
 
     def watch(self, ledger: Ledger) -> None:
         """Show the state of this ledger whenever the metrics are read, and how long its barriers take."""
@@ -116,10 +121,10 @@ class Metrics:
         try:
             verdict = await committing
         except LedgerError as error:
-            self._appends.labels(status_and_body(error)[1].code).inc()
+            self._appended_as(status_and_body(error)[1].code).inc()
             raise
         self._commit_time.observe(time.perf_counter() - began_s)
-        self._appends.labels("waiting" if verdict is None else verdict.code.word).inc()
+        self._appended_as("waiting" if verdict is None else verdict.code.word).inc()
         return verdict
 
     async def lookup(self, kind: SelectorKind, loading: Awaitable[Answer]) -> Answer:
@@ -127,9 +132,9 @@ class Metrics:
         try:
             answer = await loading
         except LedgerError as error:
-            self._lookups.labels(kind.name.lower(), status_and_body(error)[1].code).inc()
+            self._looked_up_as(kind.name.lower(), status_and_body(error)[1].code).inc()
             raise
-        self._lookups.labels(kind.name.lower(), type(answer).__name__.lower()).inc()
+        self._looked_up_as(kind.name.lower(), type(answer).__name__.lower()).inc()
         return answer
 
     def text(self) -> bytes:

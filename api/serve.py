@@ -155,6 +155,8 @@ async def _serve(process: _Process, listener: socket.socket) -> None:
         uvicorn.Config(
             TrustedHostMiddleware(front, LOCAL_HOSTS, www_redirect=False) if process.is_local else front,
             lifespan="off",
+            # Nothing here depends on a client's address or scheme.
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,

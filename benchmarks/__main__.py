@@ -1,4 +1,4 @@
-"""Measure everything in one run and write the report: ``python -m benchmarks [--quick]``."""
+"""Measure everything in one run and write the report: ``python -m benchmarks [--quick] [--only PART]``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from benchmarks import baseline, in_process, over_http, report
-from benchmarks.measure import Figure
+from benchmarks import baseline, gateway, in_process, over_http, report
+from benchmarks.measure import Added, Figure
 from broker.launcher import Cluster
 from ledger.ledger import Ledger
 
 COMMITS = 20_000
 REBUILT = 150_000
+GATEWAY_CALLS = 1_000
+BROKER = "Kafka 4 on the same machine, one broker"
 console = Console()
 
 
-async def run(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
-    """Return all figures; ``scale`` shortens the run."""
+async def run_ledger(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
+    """Return all figures of the ledger; ``scale`` shortens the run."""
     commits, rebuilt = int(COMMITS * scale), int(REBUILT * scale)
     settings = await in_process.prepare_kafka(bootstrap, f"bench-{secrets.token_hex(4)}")
     figures: list[Figure] = []
@@ -57,16 +59,42 @@ async def run(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
     return figures
 
 
+async def run_gateway(bootstrap: str, directory: Path, *, scale: float) -> list[Added]:
+    """Return all figures of the gateway; ``scale`` shortens the run."""
+
+    def show(rows: list[Added]) -> None:
+        for row in rows:
+            held = "" if row.held_p50_ms is None else f"held {row.held_p50_ms:.3f}"
+            console.print(
+                f"{row.name:64} {row.where:9} direct {row.direct_p50_ms:8.3f} {row.direct_p99_ms:8.3f}  "
+                f"gateway {row.gateway_p50_ms:8.3f} {row.gateway_p99_ms:8.3f}  added {row.added_p50_ms:.3f}  {held}",
+                soft_wrap=True,
+            )
+
+    figures = await gateway.all_figures(bootstrap, directory / "gateway", show, count=int(GATEWAY_CALLS * scale))
+    for aim in gateway.aims(figures):
+        console.print(
+            f"{aim.name}, {aim.where}: aim {aim.aim_ms:.1f} ms, measured {aim.measured_ms:.3f} ms", soft_wrap=True
+        )
+    return figures
+
+
 def main() -> None:
     """Start a broker, measure, write docs/benchmarks.*."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls, and nothing written")
+    parser.add_argument("--only", choices=("ledger", "gateway"), help="one part; the other's figures stay")
     arguments = parser.parse_args()
+    scale = 0.1 if arguments.quick else 1.0
     with Cluster.from_environment() as cluster, tempfile.TemporaryDirectory() as directory:
-        scale = 0.1 if arguments.quick else 1.0
-        figures = uvloop.run(run(cluster.bootstrap, Path(directory), scale=scale))
-        if not arguments.quick:
-            report.write(figures, "Kafka 4 on the same machine, one broker")
+        if arguments.only != "gateway":
+            figures = uvloop.run(run_ledger(cluster.bootstrap, Path(directory), scale=scale))
+            if not arguments.quick:
+                report.write_ledger(figures, BROKER)
+        if arguments.only != "ledger":
+            rows = uvloop.run(run_gateway(cluster.bootstrap, Path(directory), scale=scale))
+            if not arguments.quick:
+                report.write_gateway(rows, gateway.aims(rows), BROKER)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from benchmarks.gateway_calls import Buckets, Exchange, Post, between, compared, held
+from benchmarks.gateway_calls import BEGINNING, END, Buckets, Exchange, Post, between, compared, held
 from benchmarks.measure import Added, Aim, added
 from benchmarks.processes import ledger_on_kafka, running
 
@@ -28,9 +28,15 @@ PRINCIPALS = max(CALLERS)
 NATIVE_MODEL, CHAT_MODEL = "loopback-responses", "loopback-chat"
 """The upstream has them under the same names, so that the gateway passes the client's bytes on."""
 TURNS_REPLAYED = 20
-QUESTION = "The quick brown fox jumps over the lazy dog. " * 10 + "!long(450)"
-"""About 110 tokens. The directive asks the upstream for an answer of the same length, which is 50 deltas of a stream."""
+TEXT = "The quick brown fox jumps over the lazy dog. " * 10
+"""About 110 tokens."""
+BUFFERED_QUESTION = f"{TEXT}!long(450)"
+"""The directive asks the upstream for an answer of the same length."""
+STREAMED_QUESTION = f"{TEXT}!long(90) !pause(2)"
+"""An answer of ten deltas with 2 ms between them. All at once, as no model sends them, they would measure how fast a
+burst is read."""
 ADDED_AIM_MS, HELD_AIM_MS = 1.0, 3.0
+EMBEDDED, KAFKA = "embedded", "Kafka"
 CONTINUATION, STREAMED = "native continuation", "native continuation, streamed"
 FIRST, TERMINAL = "to the first event", "to the terminal"
 
@@ -55,18 +61,16 @@ KINDS = (
 
 
 async def all_figures(
-    bootstrap: str, directory: Path, show: Callable[[list[Added]], None], *, count: int, profiles: Path | None = None
+    bootstrap: str, directory: Path, show: Callable[[list[Added]], None], *, count: int
 ) -> list[Added]:
     """Measure a gateway on the embedded log and one on Kafka, and show the rows as they come.
 
-    ``count``: calls of one caller; 32 callers make four times as many. ``profiles``: see ``running``.
+    ``count``: calls of one caller; 32 callers make four times as many.
     """
-    directory.mkdir()
     on_kafka = await ledger_on_kafka(bootstrap, directory, "gateway")
     figures: list[Added] = []
-    for where, options in (("embedded", []), ("Kafka", on_kafka)):
-        profile = None if profiles is None else profiles / f"gateway-{where.lower()}.prof"
-        async with _bench(directory / where, options, profile) as bench:
+    for where, options in ((EMBEDDED, []), (KAFKA, on_kafka)):
+        async with _bench(directory, where, options) as bench:
             for kind in KINDS:
                 exchanges = await bench.exchanges(kind)
                 for callers in CALLERS:
@@ -78,29 +82,22 @@ async def all_figures(
 
 
 def aims(figures: Sequence[Added]) -> list[Aim]:
-    """Return what was aimed at, of one caller.
+    """Return what was aimed at for one caller, and what came of it.
 
     That an answer is held for its commit has an aim of its own, so it does not count as added; nothing is held before
     the first event of a stream.
     """
     found = []
     for row in figures:
-        match row.name:
-            case _Name.CONTINUATION:
-                assert row.held_p50_ms is not None, "it is measured to its end"
-                without_ms = row.added_p50_ms - row.held_p50_ms
-                found.append(_aim(row, f"{CONTINUATION}: added p50, less held p50", ADDED_AIM_MS, without_ms))
+        if row.name == f"{CONTINUATION}, 1 at once":
+            assert row.held_p50_ms is not None, "it is measured to its end"
+            without_ms = row.added_p50_ms - row.held_p50_ms
+            found.append(_aim(row, f"{CONTINUATION}: added p50, less held p50", ADDED_AIM_MS, without_ms))
+            if row.where == KAFKA:
                 found.append(_aim(row, f"{CONTINUATION}: held p50", HELD_AIM_MS, row.held_p50_ms))
-            case _Name.FIRST_EVENT:
-                found.append(_aim(row, f"{STREAMED}, {FIRST}: added p50", ADDED_AIM_MS, row.added_p50_ms))
+        elif row.name == f"{STREAMED}, {FIRST}, 1 at once":
+            found.append(_aim(row, f"{STREAMED}, {FIRST}: added p50", ADDED_AIM_MS, row.added_p50_ms))
     return found
-
-
-class _Name:
-    """Names of rows that have an aim."""
-
-    CONTINUATION = f"{CONTINUATION}, 1 at once"
-    FIRST_EVENT = f"{STREAMED}, {FIRST}, 1 at once"
 
 
 def _aim(row: Added, name: str, aim_ms: float, measured_ms: float) -> Aim:
@@ -136,14 +133,18 @@ class _Bench:
         held_for = between(before[0], await held(self.session, self.gateway_url))
         assert round(held_for[-1][1]) == len(gateway), "every turn through the gateway is stored"
         await self._forget()
-        at_once = f"{callers} at once"
-        ends = [[end_s for _, end_s in timings] for timings in (direct, gateway)]
-        if not kind.streamed:
-            return [added(f"{kind.name}, {at_once}", where, *ends, held_for)]
-        firsts = [[first_s for first_s, _ in timings] for timings in (direct, gateway)]
+        spans: list[tuple[str, int, Buckets | None]] = [(kind.name, END, held_for)]
+        if kind.streamed:
+            spans = [(f"{kind.name}, {FIRST}", BEGINNING, None), (f"{kind.name}, {TERMINAL}", END, held_for)]
         return [
-            added(f"{kind.name}, {FIRST}, {at_once}", where, *firsts),
-            added(f"{kind.name}, {TERMINAL}, {at_once}", where, *ends, held_for),
+            added(
+                f"{name}, {callers} at once",
+                where,
+                [timing[index] for timing in direct],
+                [timing[index] for timing in gateway],
+                held_to_here,
+            )
+            for name, index, held_to_here in spans
         ]
 
     async def _prepared(self, kind: Kind, number: int) -> Post:
@@ -155,7 +156,7 @@ class _Bench:
         return self._post(kind.model, number, last, streamed=kind.streamed)
 
     def _post(self, model: str, number: int, last: str | None, *, streamed: bool = False) -> Post:
-        body: dict[str, Any] = {"model": model, "input": QUESTION}
+        body: dict[str, Any] = {"model": model, "input": STREAMED_QUESTION if streamed else BUFFERED_QUESTION}
         if last is not None:
             body["previous_response_id"] = last
         if streamed:
@@ -188,17 +189,16 @@ class _Bench:
 
 
 @asynccontextmanager
-async def _bench(directory: Path, options: Sequence[str], profile: Path | None) -> AsyncIterator[_Bench]:
+async def _bench(directory: Path, name: str, options: Sequence[str]) -> AsyncIterator[_Bench]:
     """Run an upstream and a gateway in front of it, each as a process."""
-    directory.mkdir()
     async with (
         running("loopback", "--name", "bench", "--port", "0") as upstream_url,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
-        config = directory / "gateway.yaml"
+        config = directory / f"{name}.yaml"
         config.write_bytes(msgspec.yaml.encode(_config(upstream_url)))
-        arguments = ["gateway", "--config", str(config), "--port", "0", "--directory", str(directory / "state")]
-        async with running(*arguments, "--log-level", "error", *options, profile=profile) as gateway_url:
+        arguments = ["gateway", "--config", str(config), "--port", "0", "--directory", str(directory / name)]
+        async with running(*arguments, "--log-level", "error", *options) as gateway_url:
             yield _Bench(session=session, gateway_url=gateway_url, upstream_url=upstream_url)
 
 

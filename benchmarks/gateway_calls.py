@@ -22,6 +22,7 @@ WARM_UP_SHARE = 10
 
 Timing = tuple[float, float]
 """Seconds from the call to the first byte of its body, and to its end: of a stream, to its terminal event."""
+BEGINNING, END = 0, 1
 Buckets = Sequence[tuple[float, float]]
 """Upper bound in seconds, and how many values are not above it."""
 
@@ -82,8 +83,7 @@ async def compared(
     gateway: list[Timing] = []
 
     async def call(post: Post, timings: list[Timing]) -> None:
-        for _ in range(calls_each):
-            timings.append(await timed_post(session, post, streamed=streamed))
+        timings.extend([await timed_post(session, post, streamed=streamed) for _ in range(calls_each)])
 
     for number in range(rounds + warm_up):
         if number == warm_up:

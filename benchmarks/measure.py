@@ -54,6 +54,11 @@ class Aim:
     aim_ms: float
     measured_ms: float
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether what was measured is not above the aim."""
+        return self.measured_ms <= self.aim_ms
+
 
 def quantile(sorted_values: list[float], q: float) -> float:
     """Return the value below which a share ``q`` of the values lies."""

@@ -16,15 +16,11 @@ from benchmarks.in_process import ALIAS_KEY, kafka, prepare_kafka
 
 
 @asynccontextmanager
-async def running(*arguments: str, profile: Path | None = None) -> AsyncIterator[str]:
-    """Run ``turnledger`` with these arguments and give the address that its first line ends with.
-
-    ``profile``: a file for what cProfile sees of it, which makes it about twice as slow.
-    """
-    profiled = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
+async def running(*arguments: str) -> AsyncIterator[str]:
+    """Run ``turnledger`` with these arguments and give the address that its first line ends with."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *profiled, "-m", "cli", *arguments, stdout=subprocess.PIPE, env=environment
+        sys.executable, "-m", "cli", *arguments, stdout=subprocess.PIPE, env=environment
     )
     try:
         assert process.stdout is not None

@@ -1,0 +1,1 @@
+"""Programs that use the library as other projects would; no part of the distribution."""

@@ -8,7 +8,8 @@ earlier may lie below a record that was acknowledged since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ledger.errors import Unavailable
 from ledger.log import EventLog
@@ -48,9 +49,9 @@ class Barrier:
     async def _read_index(self, partition: Partition, timeout_s: float) -> Position:
         running = self._running.get(partition)
         if running is None:
-            shared = self._running[partition] = asyncio.create_task(self._ask(partition))
+            shared = self._running[partition] = _unattended(self._ask(partition))
         else:
-            shared = self._next.get(partition) or asyncio.create_task(self._ask_after(partition, running))
+            shared = self._next.get(partition) or _unattended(self._ask_after(partition, running))
             self._next[partition] = shared
         try:
             async with asyncio.timeout(timeout_s):
@@ -80,3 +81,10 @@ class Barrier:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _unattended(asking: Coroutine[Any, Any, Position]) -> asyncio.Task[Position]:
+    """Return a request as a task that may fail when every reader has given up: nobody is told then, and need not be."""
+    task = asyncio.create_task(asking)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return task

@@ -20,6 +20,7 @@ from typing import Any
 
 from ledger.answer import Answer, Found, Gone, History, Missing
 from ledger.errors import InvalidInput
+from ledger.query import NativeHistory
 from ledger.refusal import CONVERSATION, PREVIOUS, Refusal, not_found, unfinished
 from ledger.router import Router
 from ledger.turn import ID_BYTES_MAX, Owner, Scope, Selector, SelectorKind, checked_text
@@ -83,9 +84,9 @@ class Portable:
 Decision = Free | Pinned | Portable
 
 
-def target_digest(base_url: str, account: str = "") -> bytes:
-    """Return the digest of a target's endpoint and account label, 16 bytes; never give it a secret."""
-    parts = (base_url.rstrip("/").encode(), account.encode())
+def target_digest(base_url: str, account: str = "", format: str = "") -> bytes:
+    """Return the digest of a target's endpoint, account label and format, 16 bytes; never give it a secret."""
+    parts = (base_url.rstrip("/").encode(), account.encode(), format.encode())
     return hashlib.blake2b(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest_size=16).digest()
 
 
@@ -131,9 +132,10 @@ async def decide(
     selector = selector_of(scope, selectors)
     if selector is None:
         return Free()
-    param = PREVIOUS if selector.kind is SelectorKind.RESPONSE else CONVERSATION
-    found = await router.load(selector)
-    if isinstance(found, Missing) and selector.kind is SelectorKind.CONVERSATION:
+    is_response = selector.kind is SelectorKind.RESPONSE
+    param = PREVIOUS if is_response else CONVERSATION
+    found = await (router.load(selector) if is_response else _load_conversation(router, selector))
+    if isinstance(found, Missing) and not is_response:
         return Free(new_conversation_id=selector.id)
     if isinstance(found, Missing) and forwards_unknown:
         return Free()
@@ -142,10 +144,19 @@ async def decide(
         raise unfinished(found.status.name.lower())
     if found.owner.native:
         return Pinned(target=owner_target(found.owner, targets), found=found)
-    found = living(await router.load(selector, history=True), param)
+    if found.history is None:
+        found = living(await router.load(selector, history=True), param)
     if found.history is None:
         raise AssertionError("a router gives the history that it was asked for")
     return Portable(found=found, history=found.history, hint=found.owner.target)
+
+
+async def _load_conversation(router: Router, selector: Selector) -> Answer:
+    """Return a conversation with its history at once; few are native, and those have none here."""
+    try:
+        return await router.load(selector, history=True)
+    except NativeHistory:
+        return await router.load(selector)
 
 
 def living(answer: Answer, param: str) -> Found:

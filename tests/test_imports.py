@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("ledger", "api", "processors", "cli")
 FORBIDDEN = {
-    "ledger": {"api", "processors", "cli", "broker", "tests", "benchmarks"},
-    "api": {"processors", "cli", "broker", "tests", "benchmarks"},
-    "processors": {"api", "cli", "broker", "tests", "benchmarks"},
-    "cli": {"tests", "benchmarks", "broker"},
+    "ledger": {"api", "processors", "cli", "broker", "tests", "benchmarks", "examples"},
+    "api": {"processors", "cli", "broker", "tests", "benchmarks", "examples"},
+    "processors": {"api", "cli", "broker", "tests", "benchmarks", "examples"},
+    "cli": {"tests", "benchmarks", "examples", "broker"},
 }
 CORNERS = {
     "aiokafka": ("ledger/adapters/kafka",),
@@ -26,6 +27,8 @@ CORNERS = {
     "uvicorn": ("api/", "cli/loopback/"),
     "typer": ("cli/",),
 }
+EXAMPLES_MAY = {"ledger", "httpx", "starlette", "uvicorn"}
+"""Besides the standard library: what another router in Python has, and nothing of the gateway."""
 PURE = (
     "turn",
     "event",
@@ -73,6 +76,12 @@ def test_packages_import_only_what_lies_below_them(package: str) -> None:
     for path in files_of(package):
         wrong = {name for name in imports_of(path) if name.split(".")[0] in FORBIDDEN[package]}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_examples_import_the_library_and_nothing_else_of_ours() -> None:
+    for path in files_of("examples"):
+        names = {name.split(".")[0] for name in imports_of(path)}
+        assert names - EXAMPLES_MAY <= set(sys.stdlib_module_names), f"{path.name} imports {names}"
 
 
 @pytest.mark.parametrize("driver", CORNERS)

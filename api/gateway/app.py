@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 
 import structlog
 from starlette.applications import Starlette
@@ -13,8 +14,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.gateway.errors import TargetRefused, refusal_answer, refusal_from, target_refusal_answer
+from api.gateway.openapi import PATH, describe
 from api.gateway.operations import OPERATIONS, Operation
-from api.gateway.service import Gateway
+from api.gateway.service import Gateway, json_answer
 from api.gateway.upstream import UpstreamFailed
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal
@@ -29,11 +31,19 @@ ROOTS = ("responses", "conversations", "models")
 
 def create_gateway_app(gateway: Gateway) -> Starlette:
     """Return the application of a started gateway."""
+    description = describe("turnledger gateway", version("turnledger"))
+
+    async def described(_: Request) -> Response:
+        return json_answer(description)
+
     return Starlette(
         routes=[
-            Route(f"{prefix}{operation.path}", _endpoint(gateway, operation), methods=[operation.method])
-            for prefix in PREFIXES
-            for operation in OPERATIONS
+            Route(PATH, described, methods=["GET"]),
+            *(
+                Route(f"{prefix}{operation.path}", _endpoint(gateway, operation), methods=[operation.method])
+                for prefix in PREFIXES
+                for operation in OPERATIONS
+            ),
         ],
         exception_handlers={HTTPException: _unrouted, Exception: _defect},
     )
@@ -75,7 +85,8 @@ async def _unrouted(_: Request, error: Exception) -> Response:
     """Answer what has no route: a part of the API that the gateway does not have, or a method that a path has not."""
     assert isinstance(error, HTTPException), "registered for this class"
     if error.status_code == 405:
-        refusal = Refusal(405, "This path does not have this method.", code="method_not_allowed")
+        message = "This gateway does not support this method on this path."
+        refusal = Refusal(405, message, code="method_not_allowed", reason="not_supported")
     else:
         message = "This gateway does not support this route; it serves responses, conversations and models."
         refusal = Refusal(error.status_code, message, code="not_supported", reason="not_supported")

@@ -28,6 +28,7 @@ class Delivery:
     def __init__(self) -> None:
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(FRAMES_MAX)
         self._left = asyncio.Event()
+        self._has_ended = False
         self.began: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
         """Headers of the answer, once there is one to send."""
 
@@ -73,8 +74,18 @@ class Delivery:
                 self._frames.get_nowait()
 
     async def next(self) -> bytes | None:
-        """Return the next frame, None at the end."""
-        return await self._frames.get()
+        """Return the frames that wait, at least one, as one piece; None at the end.
+
+        A burst is written at once: each write is a system call.
+        """
+        pieces: list[bytes] = []
+        while not self._has_ended and not (pieces and self._frames.empty()):
+            frame = await self._frames.get()
+            if frame is None:
+                self._has_ended = True
+            else:
+                pieces.append(frame)
+        return b"".join(pieces) if pieces else None
 
 
 class EventStream(Response):

@@ -170,22 +170,24 @@ class Kept:
     prefix: str
     required: tuple[str, ...]
     """Fields without which it is no resource of the API, beside ID and type."""
-    completed: Mapping[str, str] = field(default_factory=dict)
-    """Fields that the resource has and the input may leave out."""
+    completed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that the resource has and the input may leave out; an object's own are completed too."""
 
 
 _STATUS = {"status": "completed"}
+_SEARCH = _STATUS | {"execution": "server", "call_id": None}
+_LIMITS = {"timeout_ms": None, "max_output_length": None}
 KEPT = {
     "additional_tools": Kept("at", ("role", "tools")),
     "apply_patch_call": Kept("apc", ("call_id", "operation", "status")),
     "apply_patch_call_output": Kept("apco", ("call_id", "status")),
-    "code_interpreter_call": Kept("ci", ("container_id", "status")),
+    "code_interpreter_call": Kept("ci", ("container_id", "status"), {"code": None, "outputs": None}),
     "compaction": Kept("cmp", ("encrypted_content",)),
     "computer_call": Kept("cu", ("call_id", "pending_safety_checks", "status")),
     "computer_call_output": Kept("cuo", ("call_id", "output"), _STATUS),
     "configuration_update": Kept("cfg", ()),
     "file_search_call": Kept("fs", ("queries", "status")),
-    "image_generation_call": Kept("ig", ("status",)),
+    "image_generation_call": Kept("ig", ("status",), {"result": None}),
     "local_shell_call": Kept("lsh", ("action", "call_id", "status")),
     "local_shell_call_output": Kept("lsho", ("output",)),
     "mcp_approval_request": Kept("mcpr", ("arguments", "name", "server_label")),
@@ -194,9 +196,9 @@ KEPT = {
     "mcp_list_tools": Kept("mcpl", ("server_label", "tools")),
     "program": Kept("prog", ("call_id", "code", "fingerprint")),
     "program_output": Kept("progo", ("call_id", "result", "status")),
-    "shell_call": Kept("sh", ("action", "call_id"), _STATUS),
-    "shell_call_output": Kept("sho", ("call_id", "output"), _STATUS),
-    "tool_search_call": Kept("ts", ("arguments",), _STATUS | {"execution": "server"}),
-    "tool_search_output": Kept("tso", ("tools",), _STATUS | {"execution": "server"}),
+    "shell_call": Kept("sh", ("action", "call_id"), _STATUS | {"action": _LIMITS, "environment": None}),
+    "shell_call_output": Kept("sho", ("call_id", "output"), _STATUS | {"max_output_length": None}),
+    "tool_search_call": Kept("ts", ("arguments",), _SEARCH),
+    "tool_search_output": Kept("tso", ("tools",), _SEARCH),
     "web_search_call": Kept("ws", ("action", "status")),
 }

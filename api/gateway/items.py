@@ -5,7 +5,7 @@ Rules:
 - a string, a short message and a full message that say the same become the same item, so they replay the same;
 - what is stored is what a list of items answers: a full resource of the API, with an ID and a status;
 - an ID that the client gave is kept, and so is every field that this module does not know; a null says nothing;
-- reasoning is kept as it came, since its provider reads it again: an empty summary and encrypted content too;
+- reasoning is otherwise kept as it came, since its provider reads it again: an empty summary and encrypted content too;
 - what is not an item of the API is refused, naming the place in the request.
 
 An item reference is passed on as it is: its caller looks it up. How many items a turn may have is the ledger's bound.
@@ -125,7 +125,8 @@ def _item(given: Any, path: str, new_id: Callable[[str], str]) -> Item:
         return _message(given, path, new_id)
     if kind == "reasoning":
         checked(given, Reasoning, path)
-        return given if given.get("id") is not None else {**given, "id": new_id("rs")}
+        kept = {name: value for name, value in given.items() if value is not None}
+        return kept if "id" in kept else {**kept, "id": new_id("rs")}
     if kind in CALLS:
         return _call(given, kind, path, new_id)
     if kind in KEPT:
@@ -212,7 +213,14 @@ def _kept(given: Mapping[str, Any], kind: str, path: str, new_id: Callable[[str]
     for name in rule.required:
         if given.get(name) is None:
             raise invalid_value(f"{path}.{name}", "it is required")
-    completed = {name: value for name, value in rule.completed.items() if given.get(name) is None}
+    if not isinstance(given.get("status"), str | None):
+        raise invalid_value(f"{path}.status", "it must be a string")
+    completed: Item = {}
+    for name, value in rule.completed.items():
+        if given.get(name) is None:
+            completed[name] = value
+        elif isinstance(value, dict) and isinstance(given[name], dict):
+            completed[name] = {**value, **given[name]}
     if given.get("id") is None:
         completed["id"] = new_id(rule.prefix)
     return {**given, **completed}

@@ -3,6 +3,7 @@ configuration, never an ID."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -34,6 +35,10 @@ class GatewayMetrics:
         )
         self._calls = Counter(
             "turnledger_gateway_calls", "Calls to targets, by how they ended.", ["target", "outcome"], registry=registry
+        )
+        # Looking a child up takes four times as long as counting with it.
+        self._requests_as, self._calls_as = (
+            functools.cache(counter.labels) for counter in (self._requests, self._calls)
         )
         self._history_bytes = Counter(
             "turnledger_gateway_history_bytes", "Stored bytes of the histories that were read.", registry=registry
@@ -74,11 +79,11 @@ class GatewayMetrics:
 
     def called(self, target: str, outcome: str) -> None:
         """Count a call: ``outcome`` is ``answered``, ``refused`` or why it failed."""
-        self._calls.labels(target, outcome).inc()
+        self._calls_as(target, outcome).inc()
 
     def served(self, mode: str, outcome: str) -> None:
         """Count a request: ``mode`` is ``native``, ``portable`` or ``refused``."""
-        self._requests.labels(mode, outcome).inc()
+        self._requests_as(mode, outcome).inc()
 
     def held(self, seconds: float) -> None:
         """Observe how long a terminal was held."""

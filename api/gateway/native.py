@@ -7,6 +7,8 @@ event waits for the ledger; a stream that ends without one gets an explicit fail
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -28,6 +30,8 @@ from ledger.refusal import Refusal
 from ledger.turn import Status
 
 PATH = "/responses"
+REST_TIMEOUT_S = 1.0
+"""For what a target sends after its last event; the client has its answer by then."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -76,7 +80,8 @@ class NativeTurn:
         self._owner = running.owner(entry, native=True)
         self._known: Native | None = None
         self._created: bytes = b""
-        self._sequence_number = 0
+        self._sequence_number = -1
+        """Of the last event that was sent."""
 
     async def payload(self) -> bytes:
         """Return the body to send: the client's own bytes where nothing must change."""
@@ -138,12 +143,13 @@ class NativeTurn:
     async def _read(self, stream: UpstreamStream, delivery: Delivery) -> bool:
         """Pass everything on, the terminal once its turn is settled; False: there was no terminal."""
         cutter = sse.FrameCutter()
+        chunks = stream.chunks()
         has_ended = False
-        async for chunk in stream.chunks():
+        async for chunk in chunks:
             for frame in cutter.feed(chunk):
                 has_ended = await self._take(frame, delivery) or has_ended
             if has_ended:
-                # What else there is came with it, or is a closing line that nobody waits for.
+                await _pass_rest(chunks, delivery)
                 return True
         rest = cutter.rest()
         return rest is not None and await self._take(rest, delivery)
@@ -155,7 +161,6 @@ class NativeTurn:
             return False
         event = _any.decode(frame.data)
         kind = event.type or frame.event
-        self._sequence_number = max(self._sequence_number, event.sequence_number)
         is_terminal = kind == "error" or kind in TERMINALS
         if kind == "error":
             await self._end(Status.FAILED)
@@ -166,6 +171,7 @@ class NativeTurn:
             if self._running.request.background:
                 await self._announce(self._known)
         await delivery.send(frame.raw)
+        self._sequence_number = max(self._sequence_number, event.sequence_number)
         return is_terminal
 
     async def _settle(self, native: Native) -> None:
@@ -217,6 +223,14 @@ class NativeTurn:
 
     def _failed(self, failure: UpstreamFailed) -> Refusal:
         return upstream_refusal(failure) if self._running.pinned is None else owner_refusal(failure)
+
+
+async def _pass_rest(chunks: AsyncIterator[bytes], delivery: Delivery) -> None:
+    """Pass on what follows the terminal, a closing line at most. Read to its end, the connection can be used again."""
+    with contextlib.suppress(TimeoutError, UpstreamFailed):
+        async with asyncio.timeout(REST_TIMEOUT_S):
+            async for chunk in chunks:
+                await delivery.send(chunk)
 
 
 def _refuse_lonely_outputs(items: list[dict[str, Any]]) -> None:

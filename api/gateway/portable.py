@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -55,8 +56,9 @@ class PortableTurn:
         history = running.decision.history.entries if isinstance(running.decision, Portable) else ()
         asked = Asked(
             request=running.request,
-            history=history,
-            items=await readable_by(running.gateway, running.scope, self._items, self._target),
+            # An earlier turn may have been given what yet another target had encrypted.
+            history=[replace(entry, input=await self._readable(entry.input)) for entry in history],
+            items=await self._readable(self._items),
         )
         payload = self._dialect.payload(asked, self._entry.model, self._target)
         bytes_max = running.gateway.config.limits.replay_mib_max * MIB
@@ -64,6 +66,9 @@ class PortableTurn:
             message = f"The request with its history has {len(payload)} bytes; at most {bytes_max} are sent to a model."
             raise Refusal(413, message, code="request_too_large", param="input", reason="replay_bytes_max")
         return payload
+
+    async def _readable(self, items: Sequence[Any]) -> list[Any]:
+        return await readable_by(self._running.gateway, self._running.scope, items, self._target)
 
     async def buffered(self, stream: UpstreamStream) -> Response:
         """Return the response once its turn is durable. Raises ``Refusal``."""
@@ -251,4 +256,4 @@ def response_of(entry: Entry) -> dict[str, Any]:
 
 def _broken(broken: ChatAnswerBroken) -> Refusal:
     message = f"The model's server answered something that cannot be passed on: {broken.message}"
-    return Refusal(502, message, code="upstream_failed", reason=f"upstream_{broken.reason}")
+    return Refusal(502, message, code="upstream_failed", reason=f"upstream_{broken.reason.removeprefix('upstream_')}")

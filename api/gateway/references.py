@@ -41,7 +41,7 @@ async def resolve(gateway: Gateway, scope: Scope, reference_ids: Sequence[str]) 
     items: dict[str, Any] = {}
     owners: list[Owner] = []
     for selector in selectors:
-        answer, entry = await reader.entry(selector)
+        answer, entry = await gateway.metrics.lookup_entry(selector.kind, reader.entry(selector))
         found = _living_item(answer, selector.id)
         if found.owner.native:
             owners.append(found.owner)
@@ -91,15 +91,20 @@ def without_id(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _owned(gateway: Gateway, scope: Scope, item_ids: Sequence[str], target: Target) -> set[str]:
-    """Return those of the items that the ledger knows as the target's."""
-    if gateway.router is None:
+    """Return those of the items that the ledger knows as the target's: made by it, not only sent to it."""
+    if gateway.ledger is None:
         return set()
+    reader, metrics = gateway.ledger.reader, gateway.metrics
     selectors = [Selector(scope=scope, kind=SelectorKind.ITEM, id=item_id) for item_id in item_ids]
-    answers = await asyncio.gather(*(gateway.router.load(selector) for selector in selectors))
+    answers = await asyncio.gather(
+        *(metrics.lookup_entry(selector.kind, reader.entry(selector)) for selector in selectors)
+    )
     return {
         selector.id
-        for selector, answer in zip(selectors, answers, strict=True)
-        if isinstance(answer, Found) and answer.owner.target == target.name and answer.owner.digest == target.digest
+        for selector, (answer, entry) in zip(selectors, answers, strict=True)
+        if isinstance(answer, Found)
+        and answer.owner == target.owner(native=answer.owner.native)
+        and (entry is None or any(item.get("id") == selector.id for item in entry.output))
     }
 
 

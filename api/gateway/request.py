@@ -75,8 +75,7 @@ async def read_create(request: Request, *, body_bytes_max: int, headers: dict[st
     if key is not None and store is False:
         raise InvalidInput("store", "must not be false together with an Idempotency-Key: a retry is answered from it")
     _texts(body, "include")
-    if body.get("instructions") is not None and not isinstance(body["instructions"], str):
-        raise InvalidInput("instructions", "must be a string")
+    _check_types(body)
     _check_ranges(body)
     return CreateRequest(
         raw=raw,
@@ -156,21 +155,45 @@ def _texts(body: dict[str, Any], name: str) -> None:
         raise InvalidInput(name, "must be a list of strings")
 
 
-_RANGES: dict[str, tuple[float, float]] = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
-"""The API's own ranges of what the gateway echoes."""
-_COUNTS = {"max_output_tokens": 16, "max_tool_calls": 1}
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(
+        ("instructions", "prompt_cache_key", "safety_identifier", "service_tier", "user"), (str, "must be a string")
+    ),
+    **dict.fromkeys(("reasoning", "text"), (dict, "must be an object")),
+    "parallel_tool_calls": (bool, "must be true or false"),
+    "tool_choice": ((str, dict), "must be a string or an object"),
+    "tools": (list, "must be a list of objects"),
+}
+"""Of what the gateway echoes: a wrong one would make the answer something that no client can read."""
+TRUNCATIONS = ("auto", "disabled")
+
+
+def _check_types(body: dict[str, Any]) -> None:
+    for name, (types, reason) in _TYPES.items():
+        if body.get(name) is not None and not isinstance(body[name], types):
+            raise InvalidInput(name, reason)
+    for index, tool in enumerate(body.get("tools") or ()):
+        if not isinstance(tool, dict):
+            raise InvalidInput(f"tools[{index}]", "must be an object")
+    if body.get("truncation") is not None and body["truncation"] not in TRUNCATIONS:
+        raise InvalidInput("truncation", f"must be {' or '.join(TRUNCATIONS)}")
+
+
+RANGES: dict[str, tuple[float, float]] = {"temperature": (0, 2), "top_p": (0, 1)}
+COUNTS = {"max_output_tokens": (16, 2**53), "max_tool_calls": (1, 2**53), "top_logprobs": (0, 20)}
+"""The API's own ranges of what the gateway echoes. Beyond 2^53 a client in another language reads another number."""
 
 
 def _check_ranges(body: dict[str, Any]) -> None:
-    for name, (low, high) in _RANGES.items():
+    for name, (low, high) in RANGES.items():
         value = body.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise InvalidInput(name, f"must be a number from {low} to {high}")
-    for name, low in _COUNTS.items():
+    for name, (low, high) in COUNTS.items():
         value = body.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 2**53:
-            raise InvalidInput(name, f"must be an integer from {low}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InvalidInput(name, f"must be an integer from {low} to {high}")

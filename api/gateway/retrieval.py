@@ -44,6 +44,8 @@ WAIT_S_MAX = 600.0
 """How long such a stream waits."""
 KEEP_ALIVE_S = 10.0
 """Between two comments on a stream that waits, so that nothing between client and gateway takes it for dead."""
+DIGITS_MAX = 15
+"""Of a sequence number: more than any stream has events."""
 PARAM = "response_id"
 
 
@@ -211,9 +213,11 @@ def _stream_query(request: Request) -> tuple[bool, int]:
     streamed = values.get("stream", "false").lower()
     if streamed not in ("true", "false"):
         raise InvalidInput("stream", "must be true or false")
-    after = values.get("starting_after", "-1")
-    if not after.removeprefix("-").isdecimal() or len(after) > 18:
-        raise InvalidInput("starting_after", "must be an integer")
+    after = values.get("starting_after")
+    if after is None:
+        return streamed == "true", -1
+    if not (after.isascii() and after.isdecimal()) or len(after) > DIGITS_MAX:
+        raise InvalidInput("starting_after", "must be the sequence_number of an event")
     return streamed == "true", int(after)
 
 

@@ -36,7 +36,7 @@ class Routing:
         self._targets = {
             target.name: Target(
                 name=target.name,
-                digest=target_digest(target.base_url, target.account),
+                digest=target_digest(target.base_url, target.account, target.format),
                 down=DOWN_REASON if target.down else None,
             )
             for target in config.targets.values()

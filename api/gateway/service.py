@@ -64,11 +64,18 @@ class Gateway:
     now_ms: Callable[[], int] = wall_clock_ms
     router: MeteredRouter | None = field(init=False)
     gate: Gate | None = field(init=False)
+    scopes: dict[str, Scope] = field(init=False)
+    """By principal."""
     turns: set[asyncio.Task[Any]] = field(default_factory=set, init=False)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set, init=False)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
+        config = self.config
+        self.scopes = {
+            principal: Scope(namespace=config.namespace, route=config.route, principal=principal)
+            for principal in config.principals
+        }
         self.router = None if self.ledger is None else MeteredRouter(self.ledger, self.metrics)
         self.gate = None if self.router is None else Gate(self.router)
 
@@ -104,7 +111,7 @@ class Gateway:
             if not found:
                 raise NotAuthenticated("the API key is not known")
             principal = found[0]
-        return Scope(namespace=config.namespace, route=config.route, principal=principal)
+        return self.scopes[principal]
 
     def state(self) -> Ledger:
         """Return the ledger. Raises ``Refusal`` when state is off."""

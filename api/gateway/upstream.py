@@ -7,6 +7,7 @@ being changed (no compression is asked for); a call that nobody waits for any mo
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from api.gateway.config import TargetConfig
 BODY_BYTES_MAX = 128 * 1024 * 1024
 """Of a buffered answer: an answer with images in it is some MB; one that never ends must not fill the memory."""
 CHUNK_BYTES = 64 * 1024
+BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
+"""A larger body is written piece by piece, so that other requests are served meanwhile; aiohttp warns otherwise."""
 FORWARDED_REQUEST_HEADERS = ("openai-beta", "traceparent", "tracestate", "x-client-request-id")
 """What of a client's headers concerns the model's answer or tracing; everything else stays here."""
 FORWARDED_ANSWER_PREFIXES = ("openai-", "x-ratelimit-", "x-request-id", "retry-after")
@@ -91,6 +94,8 @@ class Upstream:
         """Make the pool of connections."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            # A cookie is of the client whose answer set it; kept here it would go along with everybody's requests.
+            cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=CHUNK_BYTES,
             skip_auto_headers=("User-Agent",),
@@ -129,7 +134,7 @@ class Upstream:
         )
         try:
             answer = await self._session.request(
-                method, _url(url, query), data=body, headers=sent, timeout=timeout, allow_redirects=False
+                method, _url(url, query), data=_data(body), headers=sent, timeout=timeout, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
@@ -158,6 +163,10 @@ class Upstream:
 def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return what of a client's headers goes to a target."""
     return {name: headers[name] for name in FORWARDED_REQUEST_HEADERS if name in headers}
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    return body if body is None or len(body) <= BODY_AT_ONCE_BYTES_MAX else io.BytesIO(body)
 
 
 def _url(url: str, query: str) -> URL:

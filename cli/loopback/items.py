@@ -141,8 +141,7 @@ def _message(item: Item, param: str) -> Item:
     for index, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") not in allowed:
             raise invalid(f"{param}.content[{index}]", f"expected one of {', '.join(allowed)}")
-    parts = content if is_input else [_with_annotations(part) for part in content]
-    return {**item, "type": "message", "role": role, "content": parts}
+    return {**item, "type": "message", "role": role, "content": [_part(part) for part in content]}
 
 
 def text_part(text: str) -> Item:
@@ -155,8 +154,15 @@ def output_part(text: str) -> Item:
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
-def _with_annotations(part: Item) -> Item:
-    return {"annotations": [], **part} if part["type"] == "output_text" else part
+def _part(part: Item) -> Item:
+    """Return a part with what a list of items must have and a request may leave out."""
+    match part["type"]:
+        case "output_text":
+            return {"annotations": [], **part}
+        case "input_image":
+            return {"detail": "auto", **part}
+        case _:
+            return part
 
 
 def _is_followed(items: Sequence[Item], index: int) -> bool:

@@ -32,9 +32,10 @@ DEFAULTS: Mapping[str, Any] = {
     "top_logprobs": 0,
     "top_p": 1.0,
     "truncation": "disabled",
-    "user": None,
 }
 """What a response says about what its request left out."""
+ECHOED = (*DEFAULTS, "user")
+"""What a response repeats of its request."""
 INCOMPLETE = {Finish.LENGTH: "max_output_tokens", Finish.FILTER: "content_filter"}
 ENCRYPTED = "reasoning.encrypted_content"
 FAILURE = {"code": "server_error", "message": "The loopback upstream was told to fail."}
@@ -42,10 +43,10 @@ FAILURE = {"code": "server_error", "message": "The loopback upstream was told to
 
 def begun(request: Mapping[str, Any], response_id: str, created_at: int, conversation_id: str | None) -> dict[str, Any]:
     """Return the body of a response that has not answered yet."""
-    asked = {name: request[name] for name in DEFAULTS if request.get(name) is not None}
+    asked = {name: request[name] for name in ECHOED if request.get(name) is not None}
     body = {"id": response_id, "object": "response", "created_at": created_at, "status": "in_progress"}
     body |= {"completed_at": None, "error": None, "incomplete_details": None, "model": request["model"], "output": []}
-    body |= {**DEFAULTS, **asked, "usage": None}
+    body |= {**DEFAULTS, **asked}
     if "tools" in asked:
         body["tools"] = [_tool(tool) for tool in asked["tools"]]
     if "text" in asked:

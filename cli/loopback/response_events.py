@@ -23,7 +23,8 @@ def events(body: Mapping[str, Any]) -> Iterator[Event]:
 
     A failed one has the events of its output up to where it failed, and no output in its last event.
     """
-    started = {**body, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    unused = {name: value for name, value in body.items() if name != "usage"}
+    started = {**unused, "status": "in_progress", "output": [], "completed_at": None}
     started |= {"error": None, "incomplete_details": None}
     if body["background"]:
         queued = {**started, "status": "queued"}
@@ -38,7 +39,7 @@ def events(body: Mapping[str, Any]) -> Iterator[Event]:
             if has_failed and event["type"] == "response.output_item.done":
                 break
             yield event
-    final = {**body, "output": [], "usage": None} if has_failed else body
+    final = {**unused, "output": []} if has_failed else body
     yield {"type": f"response.{body['status']}", "response": final}
 
 

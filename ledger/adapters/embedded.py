@@ -30,6 +30,9 @@ PARTITION = Partition(0)
 """The only one."""
 TAIL_RECORDS_MAX = 256
 """Records of one ``Tail.next``: a fold batch, after which the reader yields."""
+READ_AT_ONCE_BYTES_MAX = 64 * 1024
+"""A content of so many bytes is read in the event loop, as rows of the view are: a history has one for each turn, and
+handing each to a thread took longer than reading it."""
 THREADS_MAX = 3
 """One for the synced write, one for a purge, one for reading contents: none waits for another."""
 FORMAT = b"1"
@@ -96,6 +99,14 @@ class EmbeddedDatabase:
         try:
             await self.commit(lambda changes: changes.update(rows), lambda: None, timeout_s=timeout_s)
         except AppendUncertain as error:
+            raise Unavailable("storage", str(error)) from error
+
+    def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return small rows without leaving this thread. Raises ``Unavailable``."""
+        self.check_open()
+        try:
+            return self.store.get_many(keys)
+        except StoreFailed as error:
             raise Unavailable("storage", str(error)) from error
 
     async def run(self, call: Callable[[], T]) -> T:
@@ -355,7 +366,11 @@ class EmbeddedContentStore:
 
     async def get(self, partition: Partition, ref: ContentRef, *, timeout_s: float) -> list[bytes]:
         self._check_open()
-        found = await self._database.run(lambda: self._database.store.get_many(_chunk_rows(ref)))
+        rows = _chunk_rows(ref)
+        if ref.size_bytes <= READ_AT_ONCE_BYTES_MAX:
+            found = self._database.read(rows)
+        else:
+            found = await self._database.run(lambda: self._database.store.get_many(rows))
         chunks = [chunk for chunk in found if chunk is not None]
         if len(chunks) < len(found):
             raise ContentLost(f"{len(found) - len(chunks)} of the {len(found)} chunks of a content are missing")

@@ -55,7 +55,9 @@ class ScriptedFaults:
 
 
 @asynccontextmanager
-async def faulty_ledger(faults: ScriptedFaults, *, partition_count: int = 1) -> AsyncIterator[Ledger]:
+async def faulty_ledger(
+    faults: ScriptedFaults, *, partition_count: int = 1, settings: LedgerSettings = SETTINGS
+) -> AsyncIterator[Ledger]:
     """Open a formatted ledger on a log with ``faults``."""
     faults.topic = MemoryTopic(partition_count, log_id="test")
     ledger = Ledger(
@@ -63,7 +65,7 @@ async def faulty_ledger(faults: ScriptedFaults, *, partition_count: int = 1) -> 
         MemoryContentStore(MemoryContents(), now_ms=wall_clock_ms),
         MemoryViewStore(),
         AliasKey(b"k" * 32),
-        settings=SETTINGS,
+        settings=settings,
     )
     async with ledger:
         await ledger.start(format_policy=Policy())

@@ -42,3 +42,9 @@ def test_every_module_that_the_page_names_exists() -> None:
 def test_every_module_of_the_library_is_on_the_page() -> None:
     modules = {path.name for path in (ROOT / "ledger").glob("*.py")} - {"__init__.py"}
     assert {name for name in modules if f"{name}`" not in PAGE} == set()
+
+
+def test_every_module_of_the_gateway_is_on_the_page() -> None:
+    rows = " ".join(re.findall(r"^\| `api/gateway/.*$", PAGE, re.MULTILINE))
+    modules = {path.name for path in (ROOT / "api" / "gateway").glob("*.py")} - {"__init__.py"}
+    assert {name for name in modules if f"{name}`" not in rows} == set()

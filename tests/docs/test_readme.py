@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -134,6 +136,64 @@ def test_every_path_and_link_of_the_page_exists() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def free_ports(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [str(server.getsockname()[1]) for server in servers]
+
+
+def test_replicas_continue_each_other_as_the_page_says(
+    environment: dict[str, str], kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    start, _ = example("export TURNLEDGER_KAFKA_BOOTSTRAP")
+    program, output = example("import os, pathlib")
+    config = (ROOT / "examples" / "gateway.yaml").read_text()
+    named = sorted(set(re.findall(r"\b84[23]\d\b", start + program + config)))
+    assert set(named) == set(re.findall(r"\b84[23]\d\b", start)), "the page starts what it asks"
+    for port, free in zip(named, free_ports(len(named)), strict=True):
+        start, program, config = (text.replace(port, free) for text in (start, program, config))
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "gateway.yaml").write_text(config)
+    # Topics of its own, on a broker that other tests use.
+    environment |= {
+        "KAFKA_BOOTSTRAP": kafka_bootstrap,
+        "TURNLEDGER_TOPIC_PREFIX": f"readme-{secrets.token_hex(6)}",
+        "TMPDIR": str(tmp_path),
+    }
+    with (tmp_path / "log").open("wb") as log:
+        shell_process = subprocess.Popen(
+            ["bash", "-ec", f"{start}\nwait"],
+            env=environment,
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", f"{WAIT_FOR_PID}\n{program}"],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+        assert (ran.returncode, ran.stdout) == (0, output), ran.stderr + (tmp_path / "log").read_text()
+    finally:
+        os.killpg(shell_process.pid, signal.SIGKILL)
+        shell_process.wait(TIMEOUT_S)
+
+
+WAIT_FOR_PID = """
+import pathlib, time
+while not pathlib.Path("one.pid").exists() or not pathlib.Path("one.pid").read_text():
+    time.sleep(0.1)
+"""
+"""Whoever pastes the program has seen the command before it end."""
+
+
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
-    checked = ("make run", "import asyncio", "turnledger serve", "turnledger replay", "curl")
-    assert [text for kind, text in BLOCKS if kind in ("sh", "python") and not text.startswith(checked)] == []
+    checked = ("export TURNLEDGER", "import os", "make run", "import asyncio", "turnledger serve", "turnledger replay")
+    unchecked = [text for kind, text in BLOCKS if kind in ("sh", "python") and not text.startswith((*checked, "curl"))]
+    assert unchecked == []

@@ -178,6 +178,15 @@ def test_renewal_for_something_else_is_invalid(world: World) -> None:
     assert world.start("t", response="a", conversation="c", key="k").code is Code.INVALID
 
 
+def test_renewal_may_name_the_response_that_the_start_could_not_know(world: World) -> None:
+    world.start("t", conversation="c", exclusive=True)
+    assert world.start("t", response="a", conversation="c", exclusive=True).code is Code.ACCEPTED
+    assert present(world.response("a")).status == Status.IN_PROGRESS
+    assert world.start("t", response="b", conversation="c", exclusive=True).code is Code.INVALID
+    assert world.start("t", conversation="c", exclusive=True).code is Code.INVALID
+    assert world.turn("a", conversation="c", turn_id="t").code is Code.ACCEPTED
+
+
 @pytest.mark.parametrize(("lease_s", "counted_ms"), [(19.999, 19_999), (20, 20_000), (20.001, 20_000)])
 def test_lease_is_bounded_by_the_policy(world: World, lease_s: float, counted_ms: int) -> None:
     world.start("t", response="a", lease_s=lease_s)

@@ -115,10 +115,7 @@ def checked_stream(raw: bytes) -> Asked:
 
 async def get_raw(client: AsyncOpenAI, path: str) -> tuple[int, bytes]:
     """GET a path of the gateway as this client, without the SDK in between."""
-    headers = {"authorization": f"Bearer {client.api_key}"}
-    url = f"{str(client.base_url).rstrip('/')}{path}"
-    async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as answer:
-        return answer.status, await answer.read()
+    return await send_raw(client, "GET", path)
 
 
 async def ask_and_leave(client: AsyncOpenAI, *, events: int, **request: Any) -> list[dict[str, Any]]:
@@ -137,9 +134,10 @@ async def ask_and_leave(client: AsyncOpenAI, *, events: int, **request: Any) -> 
 async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
     """Return what ``look`` returns as soon as that is true."""
     async with asyncio.timeout(EVENTUALLY_S):
-        while not (seen := await look()):
+        while True:
+            if seen := await look():
+                return seen
             await asyncio.sleep(0.02)
-        return seen
 
 
 def user(text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.gateway.world import (
     base_config,
     config_from,
     free_port,
+    kafka_options,
 )
 
 NAMES = ("p1", "p2", "c")
@@ -41,9 +42,9 @@ def gateway_pair(
     deployment = asyncio.run(deploy(kafka_bootstrap, directory))
     processes = [
         GatewayProcess(
-            deployment,
             config_from(base_config(upstream_ports, prefers=prefers, principals=PRINCIPALS), directory, prefers),
-            f"r-{prefers}",
+            directory / f"r-{prefers}",
+            *kafka_options(deployment),
         )
         for prefers in ("p1", "p2")
     ]

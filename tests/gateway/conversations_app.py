@@ -204,7 +204,7 @@ async def take_native_turn(gateway: Gateway, conversation_id: str | None, respon
         scope=scope_of(gateway),
         event_id=f"event of {response_id}",
         response_id=response_id,
-        owner=Owner(native=True, target="p1", digest=target_digest(base_url)),
+        owner=Owner(native=True, target="p1", digest=target_digest(base_url, format="responses")),
         conversation_id=conversation_id,
         begun_at_ms=wall_clock_ms(),
     )

@@ -58,16 +58,20 @@ async def test_follow_up_takes_no_turn_of_the_policy(world: World, streamed: boo
     assert [answer.text for answer in chosen] == ["p2 heard: free", "p1 heard: free", "p2 heard: free"]
 
 
-async def test_follow_ups_after_a_restart_of_both_replicas_go_where_they_went(world: World, streamed: bool) -> None:
-    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha")
-    conversation = await world.client(1).conversations.create()
-    named = {"model": "auto", "conversation": conversation.id}
-    await ask(world.client(1), streamed=streamed, input="one", **named)
+async def test_follow_ups_after_a_restart_of_both_replicas_go_where_they_went(world: World) -> None:
+    firsts = [await ask(world.client(1), streamed=streamed, model="auto", input="alpha") for streamed in (False, True)]
+    named = {"model": "auto", "conversation": (await world.client(1).conversations.create()).id}
+    await ask(world.client(1), streamed=False, input="one", **named)
     await world.restart()
-    second = await ask(world.client(2), streamed=streamed, model="auto", input="beta", previous_response_id=first.id)
-    assert second.text == "p1 heard: alpha | beta"
-    assert (await ask(world.client(2), streamed=streamed, input="two", **named)).text == "p1 heard: one | two"
-    assert world.called() == {"p1": 4, "p2": 0, "c": 0}
+    for streamed in (False, True):
+        for first in firsts:
+            second = await ask(
+                world.client(2), streamed=streamed, model="auto", input="beta", previous_response_id=first.id
+            )
+            assert second.text == "p1 heard: alpha | beta"
+    assert (await ask(world.client(2), streamed=True, input="two", **named)).text == "p1 heard: one | two"
+    assert (await ask(world.client(2), streamed=False, input="three", **named)).text == "p1 heard: one | two | three"
+    assert world.called() == {"p1": 9, "p2": 0, "c": 0}
 
 
 async def test_conversation_made_at_a_provider_stays_there(world: World, streamed: bool) -> None:

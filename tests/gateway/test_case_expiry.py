@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ from ledger.ledger import wall_clock_ms
 from ledger.policy import Policy
 from tests.api.faults import ScriptedFaults, faulty_ledger
 from tests.e2e.replicas import deploy
-from tests.gateway.asking import Asked, ask, send_raw
-from tests.gateway.world import Config, Replica, World, embedded_only, gateway_over
+from tests.gateway.asking import Asked, ask, eventually, send_raw
+from tests.gateway.world import Config, Replica, World, embedded_only, gateway_over, native_or_portable
 
-EITHER = pytest.mark.parametrize(("model", "target"), [("auto", "p1"), ("chat", "c")], ids=["native", "portable"])
 NOBODY = {"p1": 0, "p2": 0, "c": 0}
 TTL_S = 60
 SHORT_TTL_MS = 1_000
@@ -31,6 +31,14 @@ def expired(answered: Asked) -> bool:
     """Return whether a continuation was refused as clients and programs know it."""
     found = (answered.status, answered.code, answered.error.get("param"), answered.reason)
     return found == (400, "previous_response_not_found", "previous_response_id", "expired")
+
+
+async def has_expired(world: World, client: AsyncOpenAI, **follow: Any) -> bool:
+    """Return whether a response has expired; until then it lives."""
+    world.forget()
+    answered = await ask(client, **follow)
+    assert expired(answered) or answered.status == 200, answered.error
+    return expired(answered)
 
 
 @dataclass(slots=True)
@@ -76,7 +84,7 @@ async def aging(world: World, sliding: bool, tmp_path: Path) -> AsyncIterator[Ag
 
 
 @embedded_only
-@EITHER
+@native_or_portable
 async def test_response_lives_as_long_as_its_policy_says(
     world: World, aging: Aging, sliding: bool, streamed: bool, model: str, target: str
 ) -> None:
@@ -99,7 +107,7 @@ async def test_response_lives_as_long_as_its_policy_says(
 
 
 @embedded_only
-@EITHER
+@native_or_portable
 async def test_reading_lets_nothing_live_longer(
     world: World, aging: Aging, streamed: bool, model: str, target: str
 ) -> None:
@@ -140,9 +148,11 @@ async def test_what_is_due_goes_without_any_traffic(world: World, tmp_path: Path
         client = replica.client(world.alice)
         response = await ask(client, streamed=False, model="chat", input="alpha")
         clock.advance(TTL_S)
-        async with asyncio.timeout(30):
-            while min(state.rows.meta.clock_ms for state in ledger.replica.states().values()) < clock():
-                await asyncio.sleep(0.05)
+
+        async def has_ticked() -> bool:
+            return all(state.rows.meta.clock_ms >= clock() for state in ledger.replica.states().values())
+
+        await eventually(has_ticked)
         assert await replica.metric("turnledger_lookups_total") == 0
         refused = await ask(client, streamed=False, model="chat", input="beta", previous_response_id=response.id)
         assert expired(refused)
@@ -173,25 +183,13 @@ async def test_expiry_on_the_shared_log_is_told_by_every_replica(
         await asyncio.sleep(SHORT_TTL_MS / 1000)
         for model, streamed, response in made:
             for client in reversed(clients):
-                async with asyncio.timeout(30):
-                    while not expired(
-                        answered := await ask(
-                            client, streamed=streamed, model=model, input="beta", previous_response_id=response.id
-                        )
-                    ):
-                        assert answered.status == 200, "it lives, or it is said to have expired"
-                        await asyncio.sleep(0.05)
-                    world.forget()
-                    assert expired(
-                        await ask(
-                            client, streamed=streamed, model=model, input="beta", previous_response_id=response.id
-                        )
-                    )
-                    assert world.called() == NOBODY
+                follow = {"streamed": streamed, "model": model, "input": "beta", "previous_response_id": response.id}
+                await eventually(partial(has_expired, world, client, **follow))
+                assert world.called() == NOBODY
 
 
 @embedded_only
-@EITHER
+@native_or_portable
 async def test_outage_of_the_ledger_is_said_and_is_never_a_missing_response(
     world: World, streamed: bool, model: str, target: str
 ) -> None:

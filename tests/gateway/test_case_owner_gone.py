@@ -53,44 +53,52 @@ async def refusal(client: AsyncOpenAI, method: str, path: str) -> Asked:
 
 
 @changed_owner
-async def test_follow_up_of_a_gone_owner_is_refused_by_name_and_calls_nobody(
+async def test_what_a_gone_owner_holds_is_refused_by_name_and_nobody_is_called(
     world: World, streamed: bool, change: Callable[[Config], None], status: int, code: str, reason: str
 ) -> None:
+    native, portable = await conversations(world)
     first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha")
+    served = await ask(world.client(1), streamed=streamed, model="auto", input="alpha", conversation=portable)
+    assert served.text == "p1 heard: alpha"
     world.forget()
-    async with world.another(change) as replica:
+    async with world.another(change, prefers="p2") as replica:
         client = replica.client(world.alice)
-        # "any" has targets that could be called: that the owner's own is missing there is not the reason.
-        for model in ("auto", "any"):
-            answer = await ask(client, streamed=streamed, model=model, input="beta", previous_response_id=first.id)
-            assert (answer.status, answer.code, answer.reason) == (status, code, reason)
-        for method, path in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
-            told = await refusal(client, method, f"/responses/{first.id}{path}")
+        # "any" has targets that could be called: that the owner is missing there is not the reason.
+        for named in ({"previous_response_id": first.id}, {"conversation": native}):
+            for model in ("auto", "any"):
+                answer = await ask(client, streamed=streamed, model=model, input="beta", **named)
+                assert (answer.status, answer.code, answer.reason) == (status, code, reason)
+        for method, path in (
+            ("GET", f"/responses/{first.id}"),
+            ("GET", f"/responses/{first.id}/input_items"),
+            ("POST", f"/responses/{first.id}/cancel"),
+            ("DELETE", f"/responses/{first.id}"),
+            ("GET", f"/conversations/{native}"),
+            ("GET", f"/conversations/{native}/items"),
+            ("DELETE", f"/conversations/{native}"),
+        ):
+            told = await refusal(client, method, path)
             assert (told.status, told.code, told.reason) == (status, code, reason), path
-        # What is not the owner's goes on.
-        assert (await ask(client, streamed=streamed, model="any", input="new")).text == "c heard: new"
-    assert world.called() == {"p1": 0, "p2": 0, "c": 1}
+        for called_method in ("GET", "POST", "DELETE"):
+            assert world.called(called_method) == {"p1": 0, "p2": 0, "c": 0}
+        # What the ledger holds goes on, on any target. Under another account the first choice is still p1.
+        again = await ask(client, streamed=streamed, model="auto", input="beta", previous_response_id=served.id)
+        assert again.text == f"{'p1' if change is other_account else 'p2'} heard: alpha | beta"
+        other = await ask(client, streamed=streamed, model="chat", input="gamma", conversation=portable)
+        assert other.text == "c heard: alpha | gamma"
     # Nothing was lost by it.
-    second = await ask(world.client(2), streamed=streamed, model="auto", input="beta", previous_response_id=first.id)
-    assert second.text == "p1 heard: alpha | beta"
+    for named in ({"previous_response_id": first.id}, {"conversation": native}):
+        second = await ask(world.client(2), streamed=streamed, model="auto", input="beta", **named)
+        assert second.text == "p1 heard: alpha | beta"
 
 
-@changed_owner
-async def test_native_conversation_of_a_gone_owner_is_refused_by_name_and_calls_nobody(
-    world: World, streamed: bool, change: Callable[[Config], None], status: int, code: str, reason: str
-) -> None:
+async def conversations(world: World) -> tuple[str, str]:
+    """Return a conversation of one turn that P1 holds, and an empty one that the ledger holds."""
     async with AsyncOpenAI(base_url=f"{world.p1.url}/v1", api_key="sk-provider") as provider:
-        conversation = (await provider.conversations.create()).id
+        native = (await provider.conversations.create()).id
     async with world.another(own_provider) as replica:
-        await ask(replica.client(world.alice), streamed=streamed, model="own", input="alpha", conversation=conversation)
-    world.forget()
-    async with world.another(change) as replica:
-        client = replica.client(world.alice)
-        answer = await ask(client, streamed=streamed, model="any", input="beta", conversation=conversation)
-        assert (answer.status, answer.code, answer.reason) == (status, code, reason)
-        told = await refusal(client, "GET", f"/conversations/{conversation}/items")
-        assert (told.status, told.code, told.reason) == (status, code, reason)
-    assert world.called() == {"p1": 0, "p2": 0, "c": 0}
+        await ask(replica.client(world.alice), streamed=False, model="own", input="alpha", conversation=native)
+    return native, (await world.client(1).conversations.create()).id
 
 
 async def test_owner_that_does_not_answer_is_said_and_no_other_target_is_called(world: World, streamed: bool) -> None:
@@ -105,19 +113,3 @@ async def test_owner_that_does_not_answer_is_said_and_no_other_target_is_called(
     # A pinned request tries its owner also while the policy lets it rest.
     for client in (world.client(1), world.client(2)):
         assert (await ask(client, streamed=streamed, **follow_up)).text == "p1 heard: alpha | beta"
-
-
-@pytest.mark.parametrize("change", [removed, marked_down, other_account, other_endpoint])
-async def test_conversation_of_the_gateway_goes_on_without_the_target_that_served_it(
-    world: World, streamed: bool, change: Callable[[Config], None]
-) -> None:
-    named = {"conversation": (await world.client(1).conversations.create()).id}
-    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha", **named)
-    assert first.text == "p1 heard: alpha"
-    async with world.another(change, prefers="p2") as replica:
-        client = replica.client(world.alice)
-        second = await ask(client, streamed=streamed, model="chat", input="beta", **named)
-        assert second.text == "c heard: alpha | beta"
-        third = await ask(client, streamed=streamed, model="auto", input="gamma", previous_response_id=first.id)
-        # Under another account its first choice is still p1: the history goes there whole.
-        assert third.text == f"{'p1' if change is other_account else 'p2'} heard: alpha | gamma"

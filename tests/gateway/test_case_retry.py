@@ -7,11 +7,10 @@ import asyncio
 import pytest
 from openai import AsyncOpenAI
 
-from tests.gateway.asking import Asked, ask, checked_response, send_raw
-from tests.gateway.world import World
+from tests.gateway.asking import Asked, ask, checked_response, eventually, send_raw
+from tests.gateway.world import World, native_or_portable
 
 KEY = {"Idempotency-Key": "key-1"}
-EITHER = pytest.mark.parametrize(("model", "target"), [("auto", "p1"), ("chat", "c")], ids=["native", "portable"])
 
 
 def total(world: World) -> int:
@@ -23,7 +22,7 @@ async def once(client: AsyncOpenAI, *, streamed: bool, **request: object) -> Ask
     return await ask(client, streamed=streamed, extra_headers=KEY, **request)
 
 
-@EITHER
+@native_or_portable
 async def test_same_request_twice_in_a_row_is_one_turn(world: World, streamed: bool, model: str, target: str) -> None:
     first = await once(world.client(1), streamed=streamed, model=model, input="alpha")
     again = await once(world.client(2), streamed=streamed, model=model, input="alpha")
@@ -37,7 +36,7 @@ async def test_same_request_twice_in_a_row_is_one_turn(world: World, streamed: b
     assert fetched == ([f"/v1/responses/{first.id}"] if target == "p1" else [])
 
 
-@EITHER
+@native_or_portable
 async def test_retry_may_ask_for_the_other_form_of_answer(
     world: World, streamed: bool, model: str, target: str
 ) -> None:
@@ -47,7 +46,7 @@ async def test_retry_may_ask_for_the_other_form_of_answer(
     assert total(world) == 1
 
 
-@EITHER
+@native_or_portable
 async def test_same_request_on_both_replicas_at_once_is_one_turn(
     world: World, streamed: bool, model: str, target: str
 ) -> None:
@@ -71,7 +70,7 @@ async def test_retried_turn_is_once_in_its_conversation(world: World, streamed: 
     assert following.text == "c heard: alpha | beta"
 
 
-@EITHER
+@native_or_portable
 async def test_different_request_under_the_same_key_is_refused(
     world: World, streamed: bool, model: str, target: str
 ) -> None:
@@ -96,7 +95,7 @@ async def test_key_belongs_to_its_tenant(world: World, streamed: bool) -> None:
     assert theirs.id != mine.id
 
 
-@EITHER
+@native_or_portable
 async def test_retry_runs_when_the_target_refused_the_first_attempt(
     world: World, streamed: bool, model: str, target: str
 ) -> None:
@@ -110,7 +109,7 @@ async def test_retry_runs_when_the_target_refused_the_first_attempt(
     assert answered.text == f"{target} heard: alpha"
 
 
-@EITHER
+@native_or_portable
 @pytest.mark.parametrize("directive", ["!fail", "!cut(1)"])
 async def test_retry_runs_when_the_first_attempt_failed_on_its_way(
     world: World, streamed: bool, model: str, target: str, directive: str
@@ -123,18 +122,20 @@ async def test_retry_runs_when_the_first_attempt_failed_on_its_way(
     assert total(world) == 2
 
 
-@EITHER
+@native_or_portable
 async def test_retry_runs_when_the_client_had_left(world: World, streamed: bool, model: str, target: str) -> None:
     request = {"model": model, "input": "!hang alpha"}
     leaving = asyncio.create_task(once(world.client(1), streamed=streamed, **request))
-    while not total(world):
-        await asyncio.sleep(0.01)
+    await eventually(world.some_call)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     # Its key is free once the end of the first attempt is stored.
-    async with asyncio.timeout(10):
-        while (answered := await once(world.client(2), streamed=streamed, model=model, input="alpha")).status == 409:
-            await asyncio.sleep(0.02)
+
+    async def retried() -> Asked | None:
+        answered = await once(world.client(2), streamed=streamed, model=model, input="alpha")
+        return None if answered.status == 409 else answered
+
+    answered = await eventually(retried)
     assert answered.text.endswith("heard: alpha")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,9 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.gateway.asking import ask, send_raw
-from tests.gateway.world import Config, Replica, World, embedded_only, gateway_over
+from tests.gateway.world import Config, Replica, World, embedded_only, gateway_over, native_or_portable
 
-EITHER = pytest.mark.parametrize(("model", "target"), [("auto", "p1"), ("chat", "c")], ids=["native", "portable"])
 NOT_FOUND = (400, "previous_response_not_found", "previous_response_id")
 STORES = pytest.mark.parametrize("store", [None, True, False], ids=["default", "stored", "unstored"])
 
@@ -32,7 +30,7 @@ async def texts(client: AsyncOpenAI, conversation_id: str) -> list[str]:
 # A16
 
 
-@EITHER
+@native_or_portable
 @STORES
 async def test_stored_response_can_be_followed_by_either_kind(
     world: World, streamed: bool, model: str, target: str, store: bool | None
@@ -45,9 +43,7 @@ async def test_stored_response_can_be_followed_by_either_kind(
     assert first.response is not None
     assert following.response is not None
     assert (first.response.to_dict()["store"], following.response.to_dict()["store"]) == (True, store is not False)
-    last = await ask(
-        world.client(1), streamed=streamed, model=model, input="gamma", previous_response_id=following.id
-    )
+    last = await ask(world.client(1), streamed=streamed, model=model, input="gamma", previous_response_id=following.id)
     status, _ = await send_raw(world.client(2), "GET", f"/responses/{following.id}")
     if store is False:
         assert (last.status, last.code, last.error["param"]) == NOT_FOUND
@@ -57,7 +53,7 @@ async def test_stored_response_can_be_followed_by_either_kind(
         assert status == 200
 
 
-@EITHER
+@native_or_portable
 @STORES
 async def test_unstored_response_can_be_followed_by_neither_kind(
     world: World, streamed: bool, model: str, target: str, store: bool | None
@@ -95,7 +91,7 @@ async def test_unstored_turn_makes_no_conversation(world: World, streamed: bool)
     assert (await send_raw(world.client(2), "GET", "/conversations/conv_a"))[0] == 404
 
 
-@EITHER
+@native_or_portable
 async def test_unstored_turn_writes_nothing(world: World, streamed: bool, model: str, target: str) -> None:
     replica, client = world.replicas[0], world.client(1)
     parent = await ask(client, streamed=streamed, model=model, input="alpha")
@@ -136,7 +132,7 @@ NEEDS_STATE: list[tuple[dict[str, Any], dict[str, str], str]] = [
 
 
 @embedded_only
-@EITHER
+@native_or_portable
 async def test_without_a_ledger_what_needs_one_is_refused_and_no_model_runs(
     world: World, stateless: Replica, streamed: bool, model: str, target: str
 ) -> None:
@@ -167,7 +163,7 @@ async def test_without_a_ledger_every_route_of_stored_state_says_so(world: World
 
 
 @embedded_only
-@EITHER
+@native_or_portable
 async def test_without_a_ledger_an_answer_is_as_before_and_says_that_it_is_not_kept(
     world: World, stateless: Replica, streamed: bool, model: str, target: str
 ) -> None:

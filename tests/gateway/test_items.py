@@ -115,9 +115,13 @@ def test_an_unknown_field_is_kept_and_a_null_is_not() -> None:
     assert "namespace" not in item
 
 
-@pytest.mark.parametrize("item", [REASONING, {**REASONING, "status": None, "content": [], "new": 1}])
+@pytest.mark.parametrize("item", [REASONING, {**REASONING, "content": [], "new": 1}])
 def test_reasoning_is_kept_as_it_came(item: dict[str, Any]) -> None:
     assert list(stored(item)[0].items()) == list(item.items())
+
+
+def test_a_null_of_reasoning_says_nothing() -> None:
+    assert stored({**REASONING, "status": None, "content": None}) == [REASONING]
 
 
 def test_reasoning_without_an_id_gets_one_and_nothing_else() -> None:
@@ -128,7 +132,7 @@ def test_reasoning_without_an_id_gets_one_and_nothing_else() -> None:
 @pytest.mark.parametrize("item", OTHERS, ids=lambda item: item["type"])
 def test_an_item_of_another_kind_is_kept_and_completed_to_a_resource(item: dict[str, Any]) -> None:
     kept = stored(item)[0]
-    assert item.items() <= kept.items()
+    assert all(value == kept[name] or value.items() <= kept[name].items() for name, value in item.items())
     RESPONSE_ITEM.validate_python(kept, strict=True)
     CONVERSATION_ITEM.validate_python(kept, strict=True)
     assert stored({**item, "id": "mine"})[0]["id"] == "mine"

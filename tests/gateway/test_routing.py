@@ -180,6 +180,6 @@ def test_pinned_request_may_go_to_a_resting_target_but_not_to_one_that_is_down()
 def test_targets_carry_endpoint_and_account_into_their_identity() -> None:
     routing, _ = routing_of(configured(RoutePolicy.WEIGHTED, {"a": 1, "b": 1}, down="b"))
     targets = routing.targets()
-    assert targets["a"].digest == target_digest("https://a.example/v1")
+    assert targets["a"].digest == target_digest("https://a.example/v1", format="responses")
     assert targets["a"].digest != targets["b"].digest
     assert (targets["a"].down, targets["b"].down is not None) == (None, True)

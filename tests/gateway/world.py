@@ -42,10 +42,15 @@ from ledger.settings import LedgerSettings
 from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment
 from tests.gateway.serving import listening
 
-PRINCIPALS = [f"tenant-{number}" for number in range(600)]
-"""Each test takes two of its own: IDs of the loopbacks begin anew in each."""
+PRINCIPALS = [f"tenant-{number}" for number in range(1000)]
+"""Each test on the shared ledger takes two of its own: IDs of the loopbacks begin anew in each."""
 _principals = itertools.count()
+_directories = itertools.count()
 LEASE_S = 3
+native_or_portable = pytest.mark.parametrize(
+    ("model", "target"), [("auto", "p1"), ("chat", "c")], ids=["native", "portable"]
+)
+"""State at the target that R1 prefers, or in the ledger."""
 embedded_only = pytest.mark.parametrize("pair", [None], ids=["embedded"])
 """For what a case demands of this log alone, or of none."""
 Config = dict[str, Any]
@@ -172,8 +177,8 @@ class World:
     ports: Mapping[str, int]
     directory: Path
     replicas: list[Replica] = field(default_factory=list)
-    alice: str = field(default_factory=lambda: PRINCIPALS[next(_principals)])
-    bob: str = field(default_factory=lambda: PRINCIPALS[next(_principals)])
+    alice: str = "alice"
+    bob: str = "bob"
 
     def client(self, replica: int = 1, principal: str | None = None) -> AsyncOpenAI:
         """Return a client of R1 or R2, by default alice's."""
@@ -185,10 +190,14 @@ class World:
 
     def config(self, *changes: Change, prefers: str = "p1", name: str = "other") -> GatewayConfig:
         """Return the configuration of another replica."""
+        return GatewayConfig.from_file(self.config_file(*changes, prefers=prefers, name=name), {})
+
+    def config_file(self, *changes: Change, prefers: str = "p1", name: str = "other") -> Path:
+        """Write the configuration of another replica."""
         config = base_config(self.ports, prefers=prefers, principals=[self.alice, self.bob])
         for change in changes:
             change(config)
-        return GatewayConfig.from_file(config_from(config, self.directory, name), {})
+        return config_from(config, self.directory, name)
 
     def called(self, method: str = "POST") -> dict[str, int]:
         """Return how many requests each upstream got."""
@@ -197,6 +206,10 @@ class World:
             name: sum(request.method == method for request in loopback.recorded())
             for name, loopback in loopbacks.items()
         }
+
+    async def some_call(self) -> int:
+        """Return how many requests the upstreams got, to be waited for."""
+        return sum(self.called().values())
 
     def forget(self) -> None:
         """Forget what the upstreams have recorded."""
@@ -216,6 +229,26 @@ class World:
     ) -> AbstractAsyncContextManager[Replica]:
         """Run one more replica of the same ledger, with a changed configuration or a clock of its own."""
         raise NotImplementedError
+
+    def log_options(self) -> Sequence[str]:
+        """Return what tells a process where this world's log is; nothing: it has an embedded one of its own."""
+        return ()
+
+    @property
+    def has_shared_log(self) -> bool:
+        """Whether another process can have the same ledger."""
+        return bool(self.log_options())
+
+    @asynccontextmanager
+    async def process(self, *changes: Change) -> AsyncIterator[GatewayProcess]:
+        """Run one more replica as a process that a test may kill and start again."""
+        config = self.config_file(*changes, name="process")
+        process = GatewayProcess(config, self.directory / "process", *self.log_options())
+        try:
+            await asyncio.to_thread(process.start)
+            yield process
+        finally:
+            await asyncio.to_thread(process.stop)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,10 +294,13 @@ class EmbeddedWorld(World):
 class GatewayProcess:
     """One ``turnledger gateway`` process with a state directory of its own; the port stays the same."""
 
-    def __init__(self, deployment: Deployment, config: Path, name: str) -> None:
-        self._deployment = deployment
+    def __init__(
+        self, config: Path, directory: Path, *log_options: str, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._config = config
-        self._directory = deployment.directory / name
+        self._environ = environ or {}
+        self._directory = directory
+        self._log_options = log_options
         self._process: subprocess.Popen[str] | None = None
         self.port = free_port()
 
@@ -272,17 +308,28 @@ class GatewayProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def replica(self) -> Replica:
+        """Return it as a replica; whoever asks closes that."""
+        return Replica(url=f"http://127.0.0.1:{self.port}")
+
+    def start(self) -> None:
+        """Start it and return when it serves."""
+        self.launch()
+        self.await_ready()
+
     def launch(self) -> None:
         """Start it; ``await_ready`` waits until it serves."""
         command = [
             sys.executable, "-m", "cli", "gateway", "--config", str(self._config), "--port", str(self.port),
-            "--directory", str(self._directory), "--bootstrap", self._deployment.kafka.bootstrap,
-            "--prefix", self._deployment.kafka.prefix, "--alias-key-file", str(self._deployment.key_file),
-            "--log-level", "error",
+            "--directory", str(self._directory), "--log-level", "error", *self._log_options,
         ]  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
+            command,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            env={**environment, **self._environ},
+            text=True,
         )
 
     def await_ready(self) -> None:
@@ -328,32 +375,45 @@ class KafkaWorld(World):
     """Two processes on a real broker."""
 
     pair: GatewayPair
+    alice: str = field(default_factory=lambda: PRINCIPALS[next(_principals)])
+    bob: str = field(default_factory=lambda: PRINCIPALS[next(_principals)])
 
     async def start(self) -> None:
         """See that both processes run."""
         await asyncio.to_thread(self.pair.up)
-        self.replicas = [Replica(url=f"http://127.0.0.1:{process.port}") for process in self.pair.processes]
+        self.replicas = [process.replica() for process in self.pair.processes]
 
     async def restart(self) -> None:
+        for replica in self.replicas:
+            await replica.close()
         await asyncio.to_thread(self.pair.down)
         await self.start()
 
     async def kill(self, replica: int) -> None:
         await asyncio.to_thread(lambda: self.pair.processes[replica - 1].stop(kill=True))
 
+    def log_options(self) -> Sequence[str]:
+        return kafka_options(self.pair.deployment)
+
     @asynccontextmanager
     async def another(
         self, *changes: Change, prefers: str = "p1", now_ms: Callable[[], int] = wall_clock_ms
     ) -> AsyncIterator[Replica]:
         deployment = self.pair.deployment
-        ledger = await open_kafka(
-            deployment.kafka, self.directory / "another", deployment.alias_key, settings=LedgerSettings()
-        )
+        directory = self.directory / f"another-{next(_directories)}"
+        ledger = await open_kafka(deployment.kafka, directory, deployment.alias_key, settings=LedgerSettings())
         try:
             async with gateway_over(ledger, self.config(*changes, prefers=prefers), now_ms=now_ms) as replica:
                 yield replica
         finally:
             await ledger.close()
+
+
+def kafka_options(deployment: Deployment) -> tuple[str, ...]:
+    """Return what tells a process where a ledger on Kafka is."""
+    kafka = deployment.kafka
+    where = ("--bootstrap", kafka.bootstrap, "--prefix", kafka.prefix)
+    return (*where, "--alias-key-file", str(deployment.key_file))
 
 
 def free_port() -> int:

@@ -10,17 +10,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from api.logs import configure
 from tests.gateway.conformance.run import Report, judge, record
 from tests.gateway.conformance.schema import ApiSchema
+
+WIDTH = 140
+"""Of the table in a file or a pipe: no path is cut."""
 
 
 def main() -> int:
     """Run, print what was checked, and return 1 when something is not as the schema says."""
+    configure("error")
     parser = argparse.ArgumentParser(prog="python -m tests.gateway.conformance")
     parser.add_argument("schema", type=Path, help="an OpenAPI document, as JSON")
     schema = ApiSchema.from_file(parser.parse_args().schema)
     report = judge(schema, asyncio.run(record()))
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(_table(report))
     for found in sorted(report.found.values(), key=lambda found: (found.kind, found.violation.path)):
         console.print(

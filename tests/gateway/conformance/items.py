@@ -33,7 +33,13 @@ ITEMS: dict[str, dict[str, Any]] = {
                 "type": "output_text",
                 "text": "beta",
                 "annotations": [
-                    {"type": "url_citation", "url": "https://example.org", "title": "t", "start_index": 0, "end_index": 1}
+                    {
+                        "type": "url_citation",
+                        "url": "https://example.org",
+                        "title": "t",
+                        "start_index": 0,
+                        "end_index": 1,
+                    }
                 ],
             },
             {"type": "refusal", "refusal": "no"},
@@ -53,7 +59,10 @@ ITEMS: dict[str, dict[str, Any]] = {
     "function_call_output with parts": {
         "type": "function_call_output",
         "call_id": "c",
-        "output": [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "https://example.org/a.png"}],
+        "output": [
+            {"type": "input_text", "text": "x"},
+            {"type": "input_image", "image_url": "https://example.org/a.png"},
+        ],
     },
     "custom_tool_call": {"type": "custom_tool_call", "call_id": "c", "name": "d", "input": "x"},
     "custom_tool_call_output": {"type": "custom_tool_call_output", "call_id": "c", "output": "x"},
@@ -105,7 +114,12 @@ ITEMS: dict[str, dict[str, Any]] = {
         "name": "a",
         "arguments": "{}",
     },
-    "mcp_approval_response": {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    "mcp_approval_response": {
+        "type": "mcp_approval_response",
+        "request_id": "mcpr_1",
+        "approval_request_id": "mcpr_1",
+        "approve": True,
+    },
     "mcp_call": {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "a", "arguments": "{}"},
     "program": {"type": "program", "id": "prog_1", "call_id": "c", "code": "x", "fingerprint": "f"},
     "program_output": {"type": "program_output", "id": "progo_1", "call_id": "c", "result": "x", "status": "completed"},

@@ -63,7 +63,10 @@ ANSWERS: dict[str, Request] = {
     },
     "not stored": {"input": "alpha", "store": False},
     "tool call": {"input": '!tool(a, {"city": "Oslo"}, call_7)', "tools": TOOLS},
-    "parallel calls": {"input": "!reasoning(x) !tool(a, {}, c1) !tool(b, {}, c2) !tool(c, {}, c3) !between", "tools": TOOLS},
+    "parallel calls": {
+        "input": "!reasoning(x) !tool(a, {}, c1) !tool(b, {}, c2) !tool(c, {}, c3) !between",
+        "tools": TOOLS,
+    },
     "text and call": {"input": "!say(calling) !tool(a)", "tools": TOOLS, "tool_choice": "required"},
     "half a call": {"input": "!half", "tools": TOOLS},
     "allowed tools": {
@@ -77,7 +80,9 @@ ANSWERS: dict[str, Request] = {
     },
     "custom tool": {
         "input": "alpha",
-        "tools": [{"type": "custom", "name": "d", "format": {"type": "grammar", "syntax": "regex", "definition": ".*"}}],
+        "tools": [
+            {"type": "custom", "name": "d", "format": {"type": "grammar", "syntax": "regex", "definition": ".*"}}
+        ],
     },
     "reasoning": {"input": "!reasoning(think) alpha", "include": ["reasoning.encrypted_content"]},
     "reasoning with summary": {"input": "!reasoning(think) alpha", "reasoning": {"effort": "high", "summary": "auto"}},

@@ -45,7 +45,10 @@ class ApiSchema:
         self._registry: referencing.Registry[Any] = referencing.Registry().with_resource(_URI, resource)
         self._validators: dict[str, jsonschema.Draft202012Validator] = {}
         # Clients name the version in their base URL.
-        self._paths = [(re.compile("(?:/v1)?" + re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)).removeprefix("/v1")), path) for path in document["paths"]]
+        self._paths = [
+            (re.compile("(?:/v1)?" + re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)).removeprefix("/v1")), path)
+            for path in document["paths"]
+        ]
 
     @classmethod
     def from_file(cls, path: Path) -> ApiSchema:
@@ -65,8 +68,11 @@ class ApiSchema:
         An error that its operation does not name has the shape of all errors; an event is one wherever it is sent.
         """
         answers = self._document["paths"][template][method.lower()]["responses"]
-        if media_type in answers.get(str(status), {}).get("content", {}):
-            return _pointer("paths", template, method.lower(), "responses", str(status), "content", media_type, "schema")
+        described = answers.get(str(status), {}).get("content", {}).get(media_type)
+        if described is not None and described["schema"] != {"$ref": f"#{ERROR}"}:
+            return _pointer(
+                "paths", template, method.lower(), "responses", str(status), "content", media_type, "schema"
+            )
         if media_type == EVENTS and (method, template) != ("POST", "/responses"):
             return self.of_answer("POST", "/responses", 200, EVENTS)
         return self.of_error() if status >= 400 and media_type == JSON else None
@@ -74,6 +80,14 @@ class ApiSchema:
     def of_error(self) -> str | None:
         """Return the pointer to the schema of any error."""
         return ERROR if "Error" in self._document["components"]["schemas"] else None
+
+    def _of_data(self, frame: Node, pointer: str) -> str:
+        """Return the pointer to the schema of an event; some descriptions have the frame around it."""
+        if "$ref" in frame:
+            pointer = frame["$ref"].removeprefix("#")
+            frame = self._document["components"]["schemas"][pointer.rpartition("/")[2]]
+        is_frame = "contentSchema" in frame.get("properties", {}).get("data", {})
+        return f"{pointer}/properties/data/contentSchema" if is_frame else pointer
 
     def of_request(self, method: str, template: str) -> str | None:
         """Return the pointer to the schema of a request's body."""
@@ -97,7 +111,9 @@ class ApiSchema:
 
 
 def _pointer(*parts: str) -> str:
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1").replace("{", "%7B").replace("}", "%7D") for part in parts)
+    return "".join(
+        "/" + part.replace("~", "~0").replace("/", "~1").replace("{", "%7B").replace("}", "%7D") for part in parts
+    )
 
 
 def _plain(node: Any) -> Any:
