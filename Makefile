@@ -1,7 +1,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test check bench lock clean
+.PHONY: help install run run-kafka test check conformance bench lock clean
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
 help: ## Print this help.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Set up .venv from the lock file (Python 3.11 or later).
 
@@ -40,6 +40,10 @@ check: install ## Lint, check the format and the types.
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+
+conformance: install ## Check all that the gateway sends against an OpenAPI document: SCHEMA=path.
+	@[ -n "$(SCHEMA)" ] || { echo "make: name the OpenAPI document of the API: make conformance SCHEMA=path" >&2; exit 2; }
+	@$(VENV)/bin/python -m tests.gateway.conformance $(SCHEMA)
 
 bench: install ## Measure, and write docs/benchmarks.md.
 	@$(VENV)/bin/python -m benchmarks $(ARGS)

@@ -55,6 +55,8 @@ def chat_request(
     given = body.get(INPUT)
     input_count = len(given) if isinstance(given, list) else int(given is not None)
     messages = chat_messages(items, asked.instructions, first=max(len(items) - input_count, 0))
+    if not messages:
+        raise invalid_value(INPUT, "it is empty, and nothing comes before it")
     request: dict[str, Any] = {"model": model, "messages": messages}
     if stream:
         request |= {"stream": True, "stream_options": {"include_usage": True}}

@@ -58,6 +58,8 @@ class Asked:
     history: Sequence[Entry]
     items: Sequence[dict[str, Any]]
     """The turn's own input items, canonical."""
+    keeps_bare_reasoning: bool = True
+    """False: the target has refused reasoning that is no more than its ID."""
 
 
 class Dialect(Protocol):
@@ -131,7 +133,8 @@ class ResponsesDialect:
     """The Responses API without its state: the history is sent as input, and the target is told to store nothing.
 
     Items that this very target made go back byte for byte; from those of others, reasoning is left out, and IDs, which
-    mean nothing to it. So is reasoning that says nothing by itself: a target that stores nothing cannot look it up.
+    mean nothing to it. Some targets refuse their own bare reasoning, an ID without anything to read, because they
+    stored nothing that it could name: such a request is sent again without (``Asked.keeps_bare_reasoning``).
     """
 
     path = "/responses"
@@ -142,8 +145,10 @@ class ResponsesDialect:
         for entry in asked.history:
             is_own = _is_of(target, entry)
             replayed.extend(_portable(entry.input, keeps_reasoning=is_own))
-            replayed.extend(_own(entry.output) if is_own else _portable(entry.output, keeps_reasoning=False))
+            replayed.extend(entry.output if is_own else _portable(entry.output, keeps_reasoning=False))
         replayed.extend(_portable(asked.items, keeps_reasoning=True))
+        if not asked.keeps_bare_reasoning:
+            replayed = without_bare_reasoning(replayed)
         return _encoder.encode({**body, "model": model, "store": False, "input": replayed})
 
     def read(self, body: bytes) -> Answered:
@@ -191,35 +196,35 @@ def _is_of(target: Target, entry: Entry) -> bool:
     return record.get("target") == target.name and record.get("digest") == target.digest.hex()
 
 
-def _own(items: Sequence[Any]) -> list[Any]:
-    """Return a target's own items as they came, as far as it can read them.
-
-    What follows reasoning that it cannot read loses its ID: a provider wants an item of its own only together with the
-    reasoning that led to it.
-    """
-    kept: list[Any] = []
-    is_after_dropped = False
-    for item in items:
-        if item.get("type") == "reasoning":
-            is_after_dropped = not _says_something(item)
-            if is_after_dropped:
-                continue
-        kept.append(without_id(item) if is_after_dropped else item)
-    return kept
-
-
 def _portable(items: Sequence[Any], *, keeps_reasoning: bool) -> list[Any]:
     """Return items as any target takes them: IDs that were made here are left out; reasoning has no meaning without."""
     return [
         item if item.get("type") == "reasoning" else without_id(item)
         for item in items
-        if item.get("type") != "reasoning" or (keeps_reasoning and _says_something(item))
+        if item.get("type") != "reasoning" or keeps_reasoning
     ]
 
 
-def _says_something(reasoning: Mapping[str, Any]) -> bool:
-    """Return whether reasoning is more than its ID and a summary, which no model reads."""
-    return reasoning.get("encrypted_content") is not None or bool(reasoning.get("content"))
+def without_bare_reasoning(items: Sequence[Any]) -> list[Any]:
+    """Return items without reasoning that says nothing by itself.
+
+    What follows it loses its ID: a provider wants an item of its own only together with the reasoning that led to it.
+    """
+    kept: list[Any] = []
+    is_after_dropped = False
+    for item in items:
+        if is_bare_reasoning(item):
+            is_after_dropped = True
+            continue
+        kept.append(without_id(item) if is_after_dropped else item)
+        is_after_dropped = False
+    return kept
+
+
+def is_bare_reasoning(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is reasoning with no more than its ID and a summary, which no model reads."""
+    is_reasoning = item.get("type") == "reasoning"
+    return is_reasoning and item.get("encrypted_content") is None and not item.get("content")
 
 
 def _answered(response: Any) -> Answered:

@@ -18,7 +18,7 @@ from api.gateway import sse
 from api.gateway.chat_answer import Answered, ChatAnswerBroken
 from api.gateway.config import RouteTarget
 from api.gateway.delivery import Delivery
-from api.gateway.dialects import DONE, Asked, StreamReader, dialect_of
+from api.gateway.dialects import DONE, Asked, ResponsesDialect, StreamReader, dialect_of, is_bare_reasoning
 from api.gateway.errors import upstream_refusal
 from api.gateway.ids import new_id
 from api.gateway.items import canonical_items, require_calls
@@ -47,6 +47,7 @@ class PortableTurn:
         self._target = running.gateway.routing.targets()[entry.target]
         self._dialect = dialect_of(running.gateway.config.targets[entry.target])
         self.path = self._dialect.path
+        self._keeps_bare_reasoning = entry.target not in running.gateway.refuses_bare_reasoning
         self._sequence_number = 0
         self._output_so_far: list[dict[str, Any]] = []
 
@@ -59,6 +60,7 @@ class PortableTurn:
             # An earlier turn may have been given what yet another target had encrypted.
             history=[replace(entry, input=await self._readable(entry.input)) for entry in history],
             items=await self._readable(self._items),
+            keeps_bare_reasoning=self._keeps_bare_reasoning,
         )
         payload = self._dialect.payload(asked, self._entry.model, self._target)
         bytes_max = running.gateway.config.limits.replay_mib_max * MIB
@@ -66,6 +68,27 @@ class PortableTurn:
             message = f"The request with its history has {len(payload)} bytes; at most {bytes_max} are sent to a model."
             raise Refusal(413, message, code="request_too_large", param="input", reason="replay_bytes_max")
         return payload
+
+    def can_say_less(self, status: int) -> bool:
+        """Return whether a request that the target refused with ``status`` may be taken without bare reasoning.
+
+        It was refused, so nothing ran; from now on ``payload`` leaves that out.
+        """
+        if (
+            status not in (400, 404)
+            or not self._keeps_bare_reasoning
+            or not isinstance(self._dialect, ResponsesDialect)
+        ):
+            return False
+        running = self._running
+        history = running.decision.history.items() if isinstance(running.decision, Portable) else []
+        self._keeps_bare_reasoning = not any(is_bare_reasoning(item) for item in (*history, *self._items))
+        return not self._keeps_bare_reasoning
+
+    def was_taken(self) -> None:
+        """Remember what the target takes, for the turns after this one."""
+        if not self._keeps_bare_reasoning:
+            self._running.gateway.refuses_bare_reasoning.add(self._entry.target)
 
     async def _readable(self, items: Sequence[Any]) -> list[Any]:
         return await readable_by(self._running.gateway, self._running.scope, items, self._target)

@@ -81,19 +81,12 @@ class Attempt:
         """Send the request; another target is tried only when nothing was sent. Raises ``Refusal``,
         ``TargetRefused``."""
         running = self.running
-        gateway = running.gateway
         assert self.first is not None, "prepared before"
         entry, turn, payload = self.first
         while True:
             try:
-                stream = await stack.enter_async_context(
-                    gateway.upstream.open(
-                        entry.target, "POST", turn.path, body=payload, headers=running.request.headers
-                    )
-                )
+                stream = await self._open(stack, entry, turn, payload)
             except UpstreamFailed as failure:
-                gateway.metrics.called(entry.target, failure.reason)
-                gateway.routing.failed(entry.target)
                 if running.pinned is not None:
                     raise owner_refusal(failure) from failure
                 self.tried.append(entry.target)
@@ -101,20 +94,38 @@ class Attempt:
                     raise upstream_refusal(failure) from failure
                 entry = self.choose()
                 turn = self.turn(entry)
-                payload = await turn.payload()
-                continue
-            if stream.status >= 400:
-                gateway.metrics.called(entry.target, "refused")
-                if stream.status in RESTING_STATUSES:
-                    gateway.routing.failed(entry.target)
-                raise TargetRefused(await stream.read())
-            if running.request.stream and stream.media_type != sse.MEDIA_TYPE:
-                gateway.metrics.called(entry.target, "malformed")
-                message = "The model's server answered something that is not an event stream."
-                raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed")
-            gateway.metrics.called(entry.target, "answered")
-            gateway.routing.succeeded(entry.target)
-            return turn, stream
+            except TargetRefused as refused:
+                if not (isinstance(turn, PortableTurn) and turn.can_say_less(refused.answer.status)):
+                    raise
+            else:
+                if isinstance(turn, PortableTurn):
+                    turn.was_taken()
+                return turn, stream
+            payload = await turn.payload()
+
+    async def _open(self, stack: AsyncExitStack, entry: RouteTarget, turn: Turn, payload: bytes) -> UpstreamStream:
+        """Send a request to one target. Raises ``UpstreamFailed``, ``TargetRefused``, ``Refusal``."""
+        request, gateway = self.running.request, self.running.gateway
+        try:
+            stream = await stack.enter_async_context(
+                gateway.upstream.open(entry.target, "POST", turn.path, body=payload, headers=request.headers)
+            )
+        except UpstreamFailed as failure:
+            gateway.metrics.called(entry.target, failure.reason)
+            gateway.routing.failed(entry.target)
+            raise
+        if stream.status >= 400:
+            gateway.metrics.called(entry.target, "refused")
+            if stream.status in RESTING_STATUSES:
+                gateway.routing.failed(entry.target)
+            raise TargetRefused(await stream.read())
+        if request.stream and stream.media_type != sse.MEDIA_TYPE:
+            gateway.metrics.called(entry.target, "malformed")
+            message = "The model's server answered something that is not an event stream."
+            raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed")
+        gateway.metrics.called(entry.target, "answered")
+        gateway.routing.succeeded(entry.target)
+        return stream
 
 
 async def create(gateway: Gateway, request: Request) -> Response:

@@ -16,6 +16,8 @@ from tests.gateway.world import Config, GatewayProcess, Replica, World
 
 CHAINS = 200
 """Of three turns each, on either log: half of them buffered, half streamed."""
+AT_ONCE = 4
+"""Chains that are played at the same time: they share the cores, not the context."""
 
 
 def one_at_a_time(config: Config) -> None:
@@ -59,16 +61,21 @@ def assert_locked(answer: Asked) -> None:
 
 
 async def test_follow_up_sent_at_once_to_the_other_replica_misses_nothing(world: World, streamed: bool) -> None:
-    for chain in range(CHAINS // 2):
-        kind = ("native", "by response", "by conversation")[chain % 3]
-        model, owner = ("auto", f"p{1 + chain % 2}") if kind == "native" else ("chat", "c")
-        named: dict[str, Any] = {"conversation": f"conv_{chain}"} if kind == "by conversation" else {}
-        for turn in range(3):
-            client = world.client(1 + (chain + turn) % 2)
-            answer = await ask(client, streamed=streamed, model=model, input=f"t{turn}", **named)
-            assert answer.text == f"{owner} heard: {' | '.join(f't{number}' for number in range(turn + 1))}", kind
-            if kind != "by conversation":
-                named = {"previous_response_id": answer.id}
+    for first in range(0, CHAINS // 2, AT_ONCE):
+        await asyncio.gather(*(alternate(world, chain, streamed=streamed) for chain in range(first, first + AT_ONCE)))
+
+
+async def alternate(world: World, chain: int, *, streamed: bool) -> None:
+    """Take three turns, each on the other replica the moment the one before has ended."""
+    kind = ("native", "by response", "by conversation")[chain % 3]
+    model, owner = ("auto", f"p{1 + chain % 2}") if kind == "native" else ("chat", "c")
+    named: dict[str, Any] = {"conversation": f"conv_{chain}"} if kind == "by conversation" else {}
+    for turn in range(3):
+        client = world.client(1 + (chain + turn) % 2)
+        answer = await ask(client, streamed=streamed, model=model, input=f"t{turn}", **named)
+        assert answer.text == f"{owner} heard: {' | '.join(f't{number}' for number in range(turn + 1))}", kind
+        if kind != "by conversation":
+            named = {"previous_response_id": answer.id}
 
 
 # A13, last write: both are stored
@@ -135,33 +142,34 @@ async def test_two_first_turns_at_once_make_one_conversation(world: World, strea
 # A13, reject: the second is refused
 
 
-@pytest.mark.parametrize("model", ["auto", "chat"])
 async def test_second_turn_at_once_is_refused_until_the_first_has_ended_or_its_client_has_left(
-    world: World, streamed: bool, model: str
+    world: World, streamed: bool
 ) -> None:
-    loopback = world.p1 if model == "auto" else world.c
     async with two_that_reject(world) as (here, there):
-        new = asyncio.create_task(stay(here, streamed=streamed, model=model, conversation="conv_new"))
-        named = {"model": model, "conversation": "conv_a"}
-        first = await ask(here, streamed=streamed, input="alpha", **named)
-        running = asyncio.create_task(stay(here, streamed=streamed, **named))
-        await calls(loopback, 3)
-        for client in (here, there):
-            for conversation in ("conv_a", "conv_new"):
-                assert_locked(
-                    await ask(client, streamed=streamed, model=model, input="beta", conversation=conversation)
-                )
-        assert len(loopback.recorded()) == 3
-        with pytest.raises(NotFoundError):
-            await there.conversations.retrieve("conv_new")
-        new.cancel()
-        # Another conversation is not held up.
-        other = await ask(there, streamed=streamed, model=model, input="other", conversation="conv_b")
-        assert other.text.endswith("heard: other")
-        running.cancel()
-        third = await when_unlocked(there, streamed=streamed, input="gamma", **named)
-        assert third.text == first.text + " | gamma"
-        assert len((await here.conversations.items.list("conv_a")).data) == 4
+        for model, loopback in (("auto", world.p1), ("chat", world.c)):
+            new, old = f"new_{model}", f"old_{model}"
+            beginning = asyncio.create_task(stay(here, streamed=streamed, model=model, conversation=new))
+            named = {"model": model, "conversation": old}
+            first = await ask(here, streamed=streamed, input="alpha", **named)
+            running = asyncio.create_task(stay(here, streamed=streamed, **named))
+            await calls(loopback, 3)
+            for client in (here, there):
+                for locked in (new, old):
+                    assert_locked(await ask(client, streamed=streamed, model=model, input="beta", conversation=locked))
+            assert len(loopback.recorded()) == 3
+            with pytest.raises(NotFoundError):
+                await there.conversations.retrieve(new)
+            # Another conversation is not held up.
+            other = await ask(there, streamed=streamed, model=model, input="other", conversation=f"other_{model}")
+            assert other.text.endswith("heard: other")
+            running.cancel()
+            third = await when_unlocked(there, streamed=streamed, input="gamma", **named)
+            assert third.text == first.text + " | gamma"
+            assert len((await here.conversations.items.list(old)).data) == 4
+            beginning.cancel()
+            after = await when_unlocked(there, streamed=streamed, model=model, input="beta", conversation=new)
+            assert after.text.endswith("heard: beta")
+            world.forget()
 
 
 async def stay(client: AsyncOpenAI, *, streamed: bool, **request: Any) -> None:

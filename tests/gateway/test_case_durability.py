@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from tests.api.faults import DELIVERED, LOST, REFUSED, SETTINGS, ScriptedFaults,
 from tests.e2e.replicas import deploy
 from tests.gateway.asking import Asked, ask, ask_and_leave, checked_stream, eventually
 from tests.gateway.conftest import NAMES
+from tests.gateway.test_case_concurrency import one_at_a_time
 from tests.gateway.world import Replica, World, gateway_over
 
 LATE = AppendFate(outcome=AppendOutcome.LATE, delay_s=SETTINGS.commit_timeout_s + 0.1)
@@ -174,6 +175,20 @@ async def test_turn_whose_acknowledgement_was_lost_has_completed(
     assert second.text == f"{owner} heard: alpha | beta"
 
 
+async def test_turn_that_needs_a_lock_is_refused_while_the_log_fails_and_nobody_is_called(
+    stage: World, ledger: Ledger, log: FailingLog, streamed: bool
+) -> None:
+    async with gateway_over(ledger, stage.config(one_at_a_time)) as replica:
+        client = replica.client(stage.alice)
+        named = {"model": "chat", "conversation": (await client.conversations.create()).id}
+        log.fail(REFUSED)
+        refused = await ask(client, streamed=streamed, input="alpha", **named)
+        assert (refused.status, refused.code) == (503, "ledger_unavailable")
+        assert sum(stage.called().values()) == 0
+        log.heal()
+        assert (await ask(client, streamed=streamed, input="beta", **named)).text == "c heard: beta"
+
+
 async def abandoned(ledger: Ledger) -> None:
     """Return when every turn that was given up has been given up in the log."""
 
@@ -273,6 +288,27 @@ async def test_response_whose_client_left_mid_stream_is_cancelled_and_cannot_be_
             told = await client.responses.retrieve(response_id)
             assert told.status == "cancelled"
             assert told.output_text == "one "
+
+
+@both_kinds
+async def test_response_whose_client_left_anywhere_has_completed_or_cannot_be_continued(
+    world: World, model: str, owner: str
+) -> None:
+    for count in range(1, 13):
+        events = await ask_and_leave(world.client(1), events=count, model=model, input="!say(one two three) alpha")
+        response_id = events[0]["response"]["id"]
+        follow = partial(ask, world.client(2), streamed=False, model=model, previous_response_id=response_id)
+
+        async def decided(follow: Callable[..., Awaitable[Asked]] = follow) -> Asked | None:
+            answer = await follow(input="beta")
+            return None if answer.code == "previous_response_not_found" else answer
+
+        answer = await eventually(decided)
+        if answer.response is None:
+            assert (answer.status, answer.code, answer.reason) == (400, "previous_response_unfinished", "cancelled")
+            assert "response.completed" not in [event["type"] for event in events]
+        else:
+            assert answer.text == f"{owner} heard: alpha | beta"
 
 
 @pytest.mark.parametrize("model", ["auto", "chat"])

@@ -159,11 +159,10 @@ async def test_what_is_due_goes_without_any_traffic(world: World, tmp_path: Path
 
 
 @embedded_only
-@pytest.mark.parametrize("is_sliding", [False, True], ids=["fixed", "sliding"])
 async def test_expiry_on_the_shared_log_is_told_by_every_replica(
-    world: World, kafka_bootstrap: str, tmp_path: Path, is_sliding: bool
+    world: World, kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    policy = Policy(active_ttl_ms=SHORT_TTL_MS, sliding=is_sliding)
+    policy = Policy(active_ttl_ms=SHORT_TTL_MS)
     deployment = await deploy(kafka_bootstrap, tmp_path, partition_count=1, policy=policy)
     async with AsyncExitStack() as stack:
         ledgers = await asyncio.gather(
@@ -189,31 +188,29 @@ async def test_expiry_on_the_shared_log_is_told_by_every_replica(
 
 
 @embedded_only
-@native_or_portable
-async def test_outage_of_the_ledger_is_said_and_is_never_a_missing_response(
-    world: World, streamed: bool, model: str, target: str
-) -> None:
+async def test_outage_of_the_ledger_is_said_and_is_never_a_missing_response(world: World, streamed: bool) -> None:
     faults = ScriptedFaults()
     async with faulty_ledger(faults) as ledger, gateway_over(ledger, world.config()) as replica:
         client = replica.client(world.alice)
-        living = await ask(client, streamed=streamed, model=model, input="alpha")
-        deleted = await ask(client, streamed=streamed, model=model, input="alpha")
+        living = {model: await ask(client, streamed=streamed, model=model, input="alpha") for model in ("auto", "chat")}
+        deleted = await ask(client, streamed=streamed, model="chat", input="alpha")
         await client.responses.delete(deleted.id)
         world.forget()
         faults.leaderless.update(ledger.replica.states())
-        named: list[dict[str, Any]] = [
-            {"previous_response_id": living.id},
-            {"previous_response_id": deleted.id},
-            {"previous_response_id": "resp_random"},
-            {"conversation": "conv_random"},
-        ]
-        for selector in named:
-            refused = await ask(client, streamed=streamed, model=model, input="beta", **selector)
-            assert (refused.status, refused.code) == (503, "ledger_unavailable"), selector
-        for method, below in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
-            status, body = await send_raw(client, method, f"/responses/{living.id}{below}")
-            assert (status, b'"ledger_unavailable"' in body) == (503, True), (method, below)
+        ids = [*(response.id for response in living.values()), deleted.id, "resp_random"]
+        named: list[dict[str, Any]] = [{"previous_response_id": response_id} for response_id in ids]
+        named.append({"conversation": "conv_random"})
+        for refused in await asyncio.gather(
+            *(ask(client, streamed=streamed, model="auto", input="beta", **selector) for selector in named)
+        ):
+            assert (refused.status, refused.code) == (503, "ledger_unavailable"), refused.error
+        routes = (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items"))
+        for status, body in await asyncio.gather(
+            *(send_raw(client, method, f"/responses/{name}{below}") for name in ids for method, below in routes)
+        ):
+            assert (status, b'"ledger_unavailable"' in body) == (503, True), body
         assert sum(len(loopback.recorded()) for loopback in (world.p1, world.p2, world.c)) == 0
         faults.leaderless.clear()
-        answered = await ask(client, streamed=streamed, model=model, input="beta", previous_response_id=living.id)
-        assert answered.text == f"{target} heard: alpha | beta"
+        for model, response in living.items():
+            answered = await ask(client, streamed=streamed, model=model, input="beta", previous_response_id=response.id)
+            assert answered.text.endswith("heard: alpha | beta")

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from cli.loopback.server import Loopback
-from tests.gateway.asking import ask, send_raw
+from tests.gateway.asking import Asked, ask, send_raw, tool_output, user
 from tests.gateway.world import World
 
 FORMS: dict[str, Any] = {
@@ -148,29 +148,27 @@ async def test_a_turn_carries_its_own_settings_only(
 
 
 @pytest.mark.parametrize("with_tool", [False, True], ids=["message", "call"])
-@pytest.mark.parametrize("summary", [None, "auto"], ids=["empty-summary", "summary"])
-async def test_reasoning_goes_back_to_its_owner_byte_for_byte(
-    world: World, streamed: bool, with_tool: bool, summary: str | None
-) -> None:
+async def test_reasoning_goes_back_to_its_owner_byte_for_byte(world: World, streamed: bool, with_tool: bool) -> None:
     said = "!reasoning(deep) !tool(f, {}, call_7) alpha" if with_tool else "!reasoning(deep) alpha"
-    following = [{"type": "function_call_output", "call_id": "call_7", "output": "42"}] if with_tool else "beta"
-    settings = {**ENCRYPTED, "reasoning": {"summary": summary}, "tools": [TOOL], "conversation": "conv_a"}
-    first = await ask(world.client(1), streamed=streamed, model="auto", input=said, **settings)
-    assert first.response is not None
-    output = first.response.to_dict()["output"]
-    assert isinstance(output, list)
-    assert [item["type"] for item in output] == ["reasoning", "function_call" if with_tool else "message"]
-    assert (output[0]["summary"] == []) == (summary is None)
-    assert output[0]["encrypted_content"].startswith("p1:")
-    world.forget()
-    for client in world.client(2), world.client(1):
-        answered = await ask(client, streamed=streamed, model="auto", input=following, **settings, store=False)
-        assert answered.status == 200, answered.error
-    (one, other) = [request.raw for request in world.p1.recorded()]
-    assert one == other
-    assert output[0] in msgspec.json.decode(one)["input"]
-    for item in output:
-        assert item_bytes(first.raw, item["id"]) in one
+    following: Any = [tool_output("call_7", "42")] if with_tool else "beta"
+    for summary in (None, "auto"):
+        settings = {**ENCRYPTED, "reasoning": {"summary": summary}, "tools": [TOOL], "conversation": f"conv_{summary}"}
+        first = await ask(world.client(1), streamed=streamed, model="auto", input=said, **settings)
+        assert first.response is not None
+        output = first.response.to_dict()["output"]
+        assert isinstance(output, list)
+        assert [item["type"] for item in output] == ["reasoning", "function_call" if with_tool else "message"]
+        assert (output[0]["summary"] == []) == (summary is None)
+        assert output[0]["encrypted_content"].startswith("p1:")
+        world.forget()
+        for client in world.client(2), world.client(1):
+            answered = await ask(client, streamed=streamed, model="auto", input=following, **settings, store=False)
+            assert answered.status == 200, answered.error
+        (one, other) = [request.raw for request in world.p1.recorded()]
+        assert one == other
+        assert output[0] in msgspec.json.decode(one)["input"]
+        for item in output:
+            assert item_bytes(first.raw, item["id"]) in one
 
 
 def item_bytes(raw: bytes, item_id: str) -> bytes:
@@ -186,92 +184,96 @@ def item_bytes(raw: bytes, item_id: str) -> bytes:
     raise AssertionError("the item has no end")
 
 
-@pytest.mark.parametrize("with_tool", [False, True], ids=["message", "call"])
 async def test_reasoning_that_its_owner_has_not_encrypted_does_not_stop_the_conversation(
-    world: World, streamed: bool, with_tool: bool
+    world: World, streamed: bool
 ) -> None:
-    said = "!reasoning(deep) !tool(f, {}, call_7) alpha" if with_tool else "!reasoning(deep) alpha"
-    following = [{"type": "function_call_output", "call_id": "call_7", "output": "42"}] if with_tool else "beta"
-    await ask(world.client(1), streamed=streamed, model="auto", input=said, conversation="conv_a")
-    answered = await ask(world.client(2), streamed=streamed, model="auto", input=following, conversation="conv_a")
-    assert answered.status == 200, answered.error
-    assert answered.text == ("p1 heard: alpha | tool(call_7)=42" if with_tool else "p1 heard: alpha | beta")
+    given: list[Any] = ["!reasoning(deep) !tool(f, {}, call_7) alpha", [tool_output("call_7", "!reasoning(deep) 42")]]
+    for number, value in enumerate([*given, "beta"]):
+        client = world.client(number % 2 + 1)
+        answered = await ask(client, streamed=streamed, model="auto", input=value, conversation="conv_a")
+        assert answered.status == 200, answered.error
+    assert answered.text == "p1 heard: alpha | tool(call_7)=42 | beta"
+    assert "rs_p1" not in world.p1.recorded()[-1].text
 
 
 @pytest.mark.parametrize("with_tool", [False, True], ids=["message", "call"])
-@pytest.mark.parametrize("elsewhere", ["chat", "only-p2"])
 async def test_reasoning_of_one_target_goes_to_no_other_and_breaks_nothing_there(
-    world: World, streamed: bool, elsewhere: str, with_tool: bool
+    world: World, streamed: bool, with_tool: bool
 ) -> None:
     said = "!reasoning(deep) !between !tool(f, {}, call_6) !tool(f, {}, call_7) alpha"
     said = said if with_tool else "!reasoning(deep) alpha"
-    outputs = [{"type": "function_call_output", "call_id": f"call_{n}", "output": str(n)} for n in (7, 6)]
-    following = outputs if with_tool else "beta"
+    following: Any = [tool_output("call_7", "7"), tool_output("call_6", "6")] if with_tool else "beta"
     await ask(
         world.client(1), streamed=streamed, model="auto", input=said, conversation="conv_a", tools=[TOOL], **ENCRYPTED
     )
-    answered = await ask(
-        world.client(2), streamed=streamed, model=elsewhere, input=following, conversation="conv_a", tools=[TOOL]
-    )
-    assert answered.status == 200, answered.error
-    there = world.c if elsewhere == "chat" else world.p2
-    (request,) = there.recorded()
-    for secret in ("p1:", "encrypted", "reasoning", "deep)"):
-        assert secret not in request.text.replace("!reasoning(deep)", "")
-    if with_tool and elsewhere == "chat":
-        assert [message["role"] for message in heard(request.body)] == ["user", "assistant", "tool", "tool"]
-        assert [call["id"] for call in heard(request.body)[1]["tool_calls"]] == ["call_6", "call_7"]
+    for elsewhere, there in (("chat", world.c), ("only-p2", world.p2)):
+        answered = await ask(
+            world.client(2),
+            streamed=streamed,
+            model=elsewhere,
+            input=following,
+            conversation="conv_a",
+            tools=[TOOL],
+            store=False,
+        )
+        assert answered.status == 200, answered.error
+        (request,) = there.recorded()
+        for secret in ("p1:", "encrypted", "reasoning"):
+            assert secret not in request.text.replace("!reasoning(deep)", "")
+        if with_tool and elsewhere == "chat":
+            assert [message["role"] for message in heard(request.body)] == ["user", "assistant", "tool", "tool"]
+            assert [call["id"] for call in heard(request.body)[1]["tool_calls"]] == ["call_6", "call_7"]
     # It is not lost: back at its owner the turn is whole again.
     world.forget()
     back = await ask(
-        world.client(1), streamed=streamed, model="only-p1", input="gamma", conversation="conv_a", tools=[TOOL]
+        world.client(1), streamed=streamed, model="only-p1", input=following, conversation="conv_a", tools=[TOOL]
     )
     assert back.status == 200, back.error
     (request,) = world.p1.recorded()
     assert request.text.count('"encrypted_content":"p1:') == (2 if with_tool else 1)
 
 
-@pytest.mark.parametrize("model", ["only-p2", "chat"])
-async def test_encrypted_content_that_a_client_brings_goes_to_its_owner_only(
-    world: World, streamed: bool, model: str
-) -> None:
+async def test_encrypted_content_that_a_client_brings_goes_to_its_owner_only(world: World, streamed: bool) -> None:
     first = await ask(world.client(1), streamed=streamed, model="auto", input="!reasoning(deep) alpha", **ENCRYPTED)
-    assert first.response is not None
-    output: Any = first.response.to_dict()["output"]
-    history = [{"role": "user", "content": "alpha"}, *output, {"role": "user", "content": "beta"}]
-    for store in (True, False):
+    history = asked_again(first)
+    for model in ("only-p2", "chat"):
         world.forget()
-        answered = await ask(world.client(2), streamed=streamed, model=model, input=history, store=store)
+        answered = await ask(world.client(2), streamed=streamed, model=model, input=history)
         assert answered.text.endswith("heard: alpha | beta"), answered.error
         (request,) = [*world.p2.recorded(), *world.c.recorded()]
         assert "p1:" not in request.text
+    for store in (True, False):
         world.forget()
         owners = await ask(world.client(2), streamed=streamed, model="only-p1", input=history, store=store)
         assert owners.text == "p1 heard: alpha | beta", owners.error
-        assert output[0] in posted(world.p1)[0]["input"]
+        assert posted(world.p1)[0]["input"] == history
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["stored", "unstored"])
-async def test_encrypted_content_stays_out_of_every_later_turn_elsewhere(
-    world: World, streamed: bool, is_known: bool
-) -> None:
-    first = await ask(
-        world.client(1), streamed=streamed, model="auto", input="!reasoning(deep) alpha", store=is_known, **ENCRYPTED
-    )
-    assert first.response is not None
-    output: Any = first.response.to_dict()["output"]
-    history = [{"role": "user", "content": "alpha"}, *output, {"role": "user", "content": "beta"}]
-    world.forget()
-    brought = await ask(world.client(1), streamed=streamed, model="only-p2", input=history, conversation="conv_a")
-    assert brought.status == 200, brought.error
-    # It is an item of a turn at this target by now, but not one that this target has made.
-    later = await ask(world.client(2), streamed=streamed, model="only-p2", input="gamma", conversation="conv_a")
-    assert later.text == "p2 heard: alpha | beta | gamma", later.error
-    again = await ask(world.client(2), streamed=streamed, model="only-p2", input=history, conversation="conv_b")
-    assert again.status == 200, again.error
-    assert len(world.p2.recorded()) == 3
-    for request in world.p2.recorded():
-        assert "p1:" not in request.text
+def asked_again(answered: Asked) -> list[Any]:
+    """Return the input of a client that keeps the history itself."""
+    assert answered.response is not None, answered.error
+    output: Any = answered.response.to_dict()["output"]
+    return [user("alpha"), *output, user("beta")]
+
+
+async def test_encrypted_content_stays_out_of_every_later_turn_elsewhere(world: World, streamed: bool) -> None:
+    for store in (True, False):
+        first = await ask(
+            world.client(1), streamed=streamed, model="auto", input="!reasoning(deep) alpha", store=store, **ENCRYPTED
+        )
+        history = asked_again(first)
+        one, other = {"conversation": f"conv_one_{store}"}, {"conversation": f"conv_other_{store}"}
+        world.forget()
+        brought = await ask(world.client(1), streamed=streamed, model="only-p2", input=history, **one)
+        assert brought.status == 200, brought.error
+        # It is an item of a turn at this target by now, but not one that this target has made.
+        later = await ask(world.client(2), streamed=streamed, model="only-p2", input="gamma", **one)
+        assert later.text == "p2 heard: alpha | beta | gamma", later.error
+        again = await ask(world.client(2), streamed=streamed, model="only-p2", input=history, **other)
+        assert again.status == 200, again.error
+        assert len(world.p2.recorded()) == 3
+        for request in world.p2.recorded():
+            assert "p1:" not in request.text
 
 
 async def test_encrypted_content_does_not_move_with_its_turn_when_its_target_is_away(
@@ -280,11 +282,13 @@ async def test_encrypted_content_does_not_move_with_its_turn_when_its_target_is_
     await ask(
         world.client(1), streamed=streamed, model="auto", input="!reasoning(deep) alpha", conversation="c1", **ENCRYPTED
     )
-    await world.p1.stop()
-    answered = await ask(world.client(1), streamed=streamed, model="auto", input="beta", conversation="c1")
-    assert answered.text == "p2 heard: alpha | beta", answered.error
-    assert "p1:" not in world.p2.recorded()[0].text
-    await world.p1.start()
+    # A replica of its own, where the target may rest afterwards.
+    async with world.another() as another:
+        await world.p1.stop()
+        client = another.client(world.alice)
+        answered = await ask(client, streamed=streamed, model="auto", input="beta", conversation="c1")
+        assert answered.text == "p2 heard: alpha | beta", answered.error
+        assert "p1:" not in world.p2.recorded()[0].text
 
 
 # A23
@@ -315,40 +319,29 @@ async def test_reference_to_an_item_of_a_target_goes_to_that_target(world: World
     assert posted(world.p1)[-1]["input"] == request
     # Where only others could be asked it is refused, and never left out.
     world.forget()
-    for fields in ({"model": "chat"}, {"model": "only-p2"}, {"model": "auto", "conversation": "conv_new"}):
-        refused = await ask(world.client(2), streamed=streamed, input=request, **fields)
-        if fields.get("conversation") is None:
-            assert refused.status == 400, fields
-            assert refused.error["param"] in ("model", "input")
-    assert world.called()["p2"] == world.called()["c"] == 0
-
-
-@pytest.mark.parametrize("model", ["auto", "chat"])
-async def test_reference_to_nothing_is_refused_by_name(world: World, streamed: bool, model: str) -> None:
-    refused = await ask(
-        world.client(1), streamed=streamed, model=model, input=[{"type": "item_reference", "id": "msg_nowhere"}]
-    )
-    assert (refused.status, refused.error["param"], refused.reason) == (404, "input", "unknown")
-    assert "msg_nowhere" in refused.error["message"]
+    for model in ("chat", "only-p2"):
+        refused = await ask(world.client(2), streamed=streamed, model=model, input=request)
+        assert (refused.status, refused.code) == (400, "model_not_at_owner")
     assert world.called() == {"p1": 0, "p2": 0, "c": 0}
 
 
-@pytest.mark.parametrize("model", ["auto", "chat"])
-async def test_reference_to_an_item_of_another_tenant_is_refused_as_a_random_one(
-    world: World, streamed: bool, model: str
+async def test_reference_to_nothing_or_to_an_item_of_another_tenant_is_refused_by_name(
+    world: World, streamed: bool
 ) -> None:
     alice, bob = world.client(1), world.client(2, world.bob)
-    first = await ask(alice, streamed=streamed, model=model, input="alpha")
-    assert first.response is not None
-    mine = str(first.response.output[0].id)
-    world.forget()
-    answers = []
-    for item_id in (mine, "msg_random"):
-        refused = await ask(bob, streamed=streamed, model=model, input=[{"id": item_id, "type": "item_reference"}])
-        assert refused.status == 404
-        answers.append(refused.raw.replace(item_id.encode(), b"ID"))
-    assert answers[0] == answers[1]
-    assert world.called() == {"p1": 0, "p2": 0, "c": 0}
+    for model in ("auto", "chat"):
+        first = await ask(alice, streamed=streamed, model=model, input="alpha")
+        assert first.response is not None
+        world.forget()
+        answers = []
+        for item_id in (str(first.response.output[0].id), "msg_random"):
+            reference = {"type": "item_reference", "id": item_id}
+            refused = await ask(bob, streamed=streamed, model=model, input=[reference, user("beta")])
+            assert (refused.status, refused.error["param"], refused.reason) == (404, "input", "unknown")
+            assert item_id in refused.error["message"]
+            answers.append(refused.raw.replace(item_id.encode(), b"ID"))
+        assert answers[0] == answers[1]
+        assert world.called() == {"p1": 0, "p2": 0, "c": 0}
 
 
 async def test_reference_to_a_deleted_item_says_that_it_is_deleted(world: World, streamed: bool) -> None:

@@ -91,6 +91,6 @@ async def test_portable_continuation_reads_its_own_history_once(
         lookups, history_bytes = await cost_of(
             world, world.client(2), streamed=streamed, model="chat", input="beta", store=False, **selector
         )
-        assert lookups == 2, "whose it is, then its history"
+        assert lookups <= 2, "whose it is, and its history"
         sizes.append(history_bytes)
     assert sizes[0] == sizes[1] > 0

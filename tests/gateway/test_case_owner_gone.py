@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI
@@ -54,20 +55,25 @@ async def refusal(client: AsyncOpenAI, method: str, path: str) -> Asked:
 
 @changed_owner
 async def test_what_a_gone_owner_holds_is_refused_by_name_and_nobody_is_called(
-    world: World, streamed: bool, change: Callable[[Config], None], status: int, code: str, reason: str
+    world: World, change: Callable[[Config], None], status: int, code: str, reason: str
 ) -> None:
     native, portable = await conversations(world)
-    first = await ask(world.client(1), streamed=streamed, model="auto", input="alpha")
-    served = await ask(world.client(1), streamed=streamed, model="auto", input="alpha", conversation=portable)
+    first = await ask(world.client(1), streamed=False, model="auto", input="alpha")
+    served = await ask(world.client(1), streamed=True, model="auto", input="alpha", conversation=portable)
     assert served.text == "p1 heard: alpha"
     world.forget()
+    follow_ups: list[dict[str, Any]] = [
+        {"streamed": streamed, "model": model, "input": "beta", **named}
+        for streamed in (False, True)
+        # "any" has targets that could be called: that the owner is missing there is not the reason.
+        for model in ("auto", "any")
+        for named in ({"previous_response_id": first.id}, {"conversation": native})
+    ]
     async with world.another(change, prefers="p2") as replica:
         client = replica.client(world.alice)
-        # "any" has targets that could be called: that the owner is missing there is not the reason.
-        for named in ({"previous_response_id": first.id}, {"conversation": native}):
-            for model in ("auto", "any"):
-                answer = await ask(client, streamed=streamed, model=model, input="beta", **named)
-                assert (answer.status, answer.code, answer.reason) == (status, code, reason)
+        for follow_up in follow_ups:
+            answer = await ask(client, **follow_up)
+            assert (answer.status, answer.code, answer.reason) == (status, code, reason), follow_up
         for method, path in (
             ("GET", f"/responses/{first.id}"),
             ("GET", f"/responses/{first.id}/input_items"),
@@ -81,15 +87,20 @@ async def test_what_a_gone_owner_holds_is_refused_by_name_and_nobody_is_called(
             assert (told.status, told.code, told.reason) == (status, code, reason), path
         for called_method in ("GET", "POST", "DELETE"):
             assert world.called(called_method) == {"p1": 0, "p2": 0, "c": 0}
-        # What the ledger holds goes on, on any target. Under another account the first choice is still p1.
-        again = await ask(client, streamed=streamed, model="auto", input="beta", previous_response_id=served.id)
-        assert again.text == f"{'p1' if change is other_account else 'p2'} heard: alpha | beta"
-        other = await ask(client, streamed=streamed, model="chat", input="gamma", conversation=portable)
-        assert other.text == "c heard: alpha | gamma"
+        for streamed in (False, True):
+            # What the ledger holds goes on, on any target. Under another account the first choice is still p1.
+            again = await ask(client, streamed=streamed, model="auto", input="beta", previous_response_id=served.id)
+            assert again.text == f"{'p1' if change is other_account else 'p2'} heard: alpha | beta"
+            other = await ask(client, streamed=streamed, model="chat", input="gamma", previous_response_id=served.id)
+            assert other.text == "c heard: alpha | gamma"
     # Nothing was lost by it.
-    for named in ({"previous_response_id": first.id}, {"conversation": native}):
-        second = await ask(world.client(2), streamed=streamed, model="auto", input="beta", **named)
+    for streamed in (False, True):
+        second = await ask(
+            world.client(2), streamed=streamed, model="auto", input="beta", previous_response_id=first.id
+        )
         assert second.text == "p1 heard: alpha | beta"
+    second = await ask(world.client(2), streamed=False, model="auto", input="beta", conversation=native)
+    assert second.text == "p1 heard: alpha | beta"
 
 
 async def conversations(world: World) -> tuple[str, str]:

@@ -9,16 +9,23 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI
 
-from tests.gateway.asking import ask, send_raw
+from tests.gateway.asking import Asked, ask, send_raw
 from tests.gateway.world import Config, Replica, World, embedded_only, gateway_over, native_or_portable
 
 NOT_FOUND = (400, "previous_response_not_found", "previous_response_id")
-STORES = pytest.mark.parametrize("store", [None, True, False], ids=["default", "stored", "unstored"])
+STORES = (None, True, False)
+"""Not given, which is true; and either."""
 
 
 def asked(store: bool | None) -> dict[str, Any]:
     """Return the field of a request, absent for None."""
     return {} if store is None else {"store": store}
+
+
+def store_of(answered: Asked) -> Any:
+    """Return what an answer says of itself."""
+    assert answered.response is not None, answered.error
+    return answered.response.to_dict()["store"]
 
 
 async def texts(client: AsyncOpenAI, conversation_id: str) -> list[str]:
@@ -31,42 +38,42 @@ async def texts(client: AsyncOpenAI, conversation_id: str) -> list[str]:
 
 
 @native_or_portable
-@STORES
 async def test_stored_response_can_be_followed_by_either_kind(
-    world: World, streamed: bool, model: str, target: str, store: bool | None
+    world: World, streamed: bool, model: str, target: str
 ) -> None:
     first = await ask(world.client(1), streamed=streamed, model=model, input="alpha")
-    following = await ask(
-        world.client(2), streamed=streamed, model=model, input="beta", previous_response_id=first.id, **asked(store)
-    )
-    assert following.text == f"{target} heard: alpha | beta"
-    assert first.response is not None
-    assert following.response is not None
-    assert (first.response.to_dict()["store"], following.response.to_dict()["store"]) == (True, store is not False)
-    last = await ask(world.client(1), streamed=streamed, model=model, input="gamma", previous_response_id=following.id)
-    status, _ = await send_raw(world.client(2), "GET", f"/responses/{following.id}")
-    if store is False:
-        assert (last.status, last.code, last.error["param"]) == NOT_FOUND
-        assert status == 404
-    else:
-        assert last.text == f"{target} heard: alpha | beta | gamma"
-        assert status == 200
+    assert store_of(first) is True
+    for store in STORES:
+        following = await ask(
+            world.client(2), streamed=streamed, model=model, input="beta", previous_response_id=first.id, **asked(store)
+        )
+        assert following.text == f"{target} heard: alpha | beta"
+        assert store_of(following) is (store is not False)
+        last = await ask(
+            world.client(1), streamed=streamed, model=model, input="gamma", previous_response_id=following.id
+        )
+        status, _ = await send_raw(world.client(2), "GET", f"/responses/{following.id}")
+        if store is False:
+            assert (last.status, last.code, last.error["param"]) == NOT_FOUND
+            assert status == 404
+        else:
+            assert last.text == f"{target} heard: alpha | beta | gamma"
+            assert status == 200
 
 
 @native_or_portable
-@STORES
 async def test_unstored_response_can_be_followed_by_neither_kind(
-    world: World, streamed: bool, model: str, target: str, store: bool | None
+    world: World, streamed: bool, model: str, target: str
 ) -> None:
     first = await ask(world.client(1), streamed=streamed, model=model, input="alpha", store=False)
     assert first.text == f"{target} heard: alpha"
-    assert first.response is not None
-    assert first.response.to_dict()["store"] is False
+    assert store_of(first) is False
     world.forget()
-    refused = await ask(
-        world.client(2), streamed=streamed, model=model, input="beta", previous_response_id=first.id, **asked(store)
-    )
-    assert (refused.status, refused.code, refused.error["param"], refused.reason) == (*NOT_FOUND, "unknown")
+    for store in STORES:
+        refused = await ask(
+            world.client(2), streamed=streamed, model=model, input="beta", previous_response_id=first.id, **asked(store)
+        )
+        assert (refused.status, refused.code, refused.error["param"], refused.reason) == (*NOT_FOUND, "unknown")
     assert world.called() == {"p1": 0, "p2": 0, "c": 0}
 
 
@@ -79,8 +86,7 @@ async def test_unstored_turn_in_a_conversation_hears_it_and_does_not_change_it(
         world.client(2), streamed=streamed, model=model, input="beta", conversation="conv_a", store=False
     )
     assert unstored.text == f"{target} heard: alpha | beta"
-    assert unstored.response is not None
-    assert unstored.response.to_dict()["store"] is False
+    assert store_of(unstored) is False
     assert await texts(world.client(1), "conv_a") == ["alpha", f"{target} heard: alpha"]
     following = await ask(world.client(1), streamed=streamed, model=model, input="gamma", conversation="conv_a")
     assert following.text == f"{target} heard: alpha | gamma"

@@ -314,3 +314,14 @@ def test_a_call_or_output_left_alone_is_refused_by_its_id(items: list[dict[str, 
         require_calls(items)
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, code, "input")
     assert f"'{call_id}'" in caught.value.message
+
+
+def test_status_of_an_item_that_nothing_here_reads_is_still_a_word() -> None:
+    with pytest.raises(Refusal) as refused:
+        stored({"type": "configuration_update", "status": {}})
+    assert refused.value.param == "input[0].status"
+
+
+def test_an_object_of_a_kept_item_is_completed_in_its_fields() -> None:
+    call = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"], "timeout_ms": 5}}
+    assert stored(call)[0]["action"] == {"commands": ["ls"], "timeout_ms": 5, "max_output_length": None}

@@ -32,7 +32,7 @@ from ledger.composition import open_embedded
 from tests.gateway.world import base_config, config_from, gateway_over
 
 DESCRIPTION = describe("turnledger gateway", "test")
-EXAMPLES_MAX = 8
+EXAMPLES_MAX = 6
 """Per operation; with the schema's own corner cases they stay below half a minute."""
 WITH_ITEMS = ("POST /responses", "POST /conversations", "POST /conversations/{conversation_id}/items")
 """Operations whose schema has thousands of corner cases: the shapes of items, which have their own tests."""
@@ -77,28 +77,34 @@ class _Server(threading.Thread):
 
 
 class Known:
-    """What there is at the gateway, made anew for whoever asks: a request for it may delete it."""
+    """What there is at the gateway; made anew after a request that may have changed or deleted it."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
         self._models = itertools.cycle(["auto", "chat"])
         self._turn = itertools.cycle([True, False])
+        self._named: dict[str, str] = {}
 
-    def parameters(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def parameters(self, asked: Mapping[str, Any], *, may_change: bool) -> dict[str, Any]:
         """Return path parameters that name something, every other time; else those that were asked with."""
         if not asked or not next(self._turn):
             return dict(asked)
+        named = self._named or self.made()
+        self._named = {} if may_change else named
+        return {name: named[name] for name in asked}
+
+    def made(self) -> dict[str, str]:
+        """Return the IDs of a new conversation with an item, and of a new response."""
         conversation = self._http.post("/conversations", json={"items": [{"role": "user", "content": "alpha"}]}).json()
         request = {"model": next(self._models), "input": "alpha"}
         response = self._http.post("/responses", json=request).json()
         items = self._http.get(f"/conversations/{conversation['id']}/items").json()
-        named = {
+        return {
             "conversation_id": conversation["id"],
             "response_id": response["id"],
             "item_id": items["first_id"],
             "model": "chat",
         }
-        return {name: named[name] for name in asked}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +142,7 @@ schema = schemathesis.openapi.from_dict(_answerable(), config=CONFIG)
     suppress_health_check=list(HealthCheck),
 )
 def test_no_input_makes_the_gateway_fail(case: schemathesis.Case, url: str, known: Known) -> None:
-    case.path_parameters = known.parameters(case.path_parameters)
+    case.path_parameters = known.parameters(case.path_parameters, may_change=case.method != "GET")
     response = case.call(base_url=url)
     case.validate_response(
         response,
@@ -147,6 +153,41 @@ def test_no_input_makes_the_gateway_fail(case: schemathesis.Case, url: str, know
             response_schema_conformance,
         ],
     )
+
+
+@pytest.mark.parametrize("model", ["auto", "chat"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("background", "yes"),
+        ("include", "reasoning"),
+        ("instructions", ["Be brief."]),
+        ("max_output_tokens", 15),
+        ("parallel_tool_calls", 1),
+        ("reasoning", "low"),
+        ("temperature", 2.1),
+        ("text", "json"),
+        ("tool_choice", 1),
+        ("tools", {}),
+        ("tools[0]", ["web_search"]),
+        ("top_logprobs", 1.5),
+        ("top_p", -0.1),
+        ("truncation", "some"),
+    ],
+)
+def test_known_parameter_of_a_wrong_type_is_refused_for_every_target(
+    url: str, model: str, field: str, value: Any
+) -> None:
+    request = {"model": model, "input": "alpha", field.partition("[")[0]: value}
+    answer = httpx.post(f"{url}/responses", json=request, trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("after", ["-1", "1.5", "x", "1" * 16])
+def test_starting_after_is_the_number_of_an_event(url: str, known: Known, after: str) -> None:
+    query = {"stream": "true", "starting_after": after}
+    answer = httpx.get(f"{url}/responses/{known.made()['response_id']}", params=query, trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
 
 
 def test_every_served_route_is_described() -> None:

@@ -55,6 +55,7 @@ embedded_only = pytest.mark.parametrize("pair", [None], ids=["embedded"])
 """For what a case demands of this log alone, or of none."""
 Config = dict[str, Any]
 Change = Callable[[Config], None]
+_read_configs: dict[str, GatewayConfig] = {}
 
 
 def key_of(principal: str) -> str:
@@ -190,14 +191,22 @@ class World:
 
     def config(self, *changes: Change, prefers: str = "p1", name: str = "other") -> GatewayConfig:
         """Return the configuration of another replica."""
-        return GatewayConfig.from_file(self.config_file(*changes, prefers=prefers, name=name), {})
+        config = self._changed(changes, prefers)
+        # Reading one takes as long as a request, and most tests have the same two.
+        key = repr(config)
+        if key not in _read_configs:
+            _read_configs[key] = GatewayConfig.from_file(config_from(config, self.directory, name), {})
+        return _read_configs[key]
 
     def config_file(self, *changes: Change, prefers: str = "p1", name: str = "other") -> Path:
         """Write the configuration of another replica."""
+        return config_from(self._changed(changes, prefers), self.directory, name)
+
+    def _changed(self, changes: Sequence[Change], prefers: str) -> Config:
         config = base_config(self.ports, prefers=prefers, principals=[self.alice, self.bob])
         for change in changes:
             change(config)
-        return config_from(config, self.directory, name)
+        return config
 
     def called(self, method: str = "POST") -> dict[str, int]:
         """Return how many requests each upstream got."""
@@ -355,6 +364,8 @@ class GatewayPair:
 
     deployment: Deployment
     processes: list[GatewayProcess]
+    spare: list[Path] = field(default_factory=list)
+    """State directories of replicas that a test has closed: the next one need not fold the whole log again."""
 
     def up(self) -> None:
         """Start what does not run."""
@@ -400,13 +411,15 @@ class KafkaWorld(World):
         self, *changes: Change, prefers: str = "p1", now_ms: Callable[[], int] = wall_clock_ms
     ) -> AsyncIterator[Replica]:
         deployment = self.pair.deployment
-        directory = self.directory / f"another-{next(_directories)}"
+        spare = self.pair.spare
+        directory = spare.pop() if spare else deployment.directory / f"another-{next(_directories)}"
         ledger = await open_kafka(deployment.kafka, directory, deployment.alias_key, settings=LedgerSettings())
         try:
             async with gateway_over(ledger, self.config(*changes, prefers=prefers), now_ms=now_ms) as replica:
                 yield replica
         finally:
             await ledger.close()
+            spare.append(directory)
 
 
 def kafka_options(deployment: Deployment) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from tests.gateway.world import EmbeddedWorld
 
 Request = dict[str, Any]
 
-TOOLS = [
+TOOLS: Any = [
     {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}, "strict": False}
     for name in ("a", "b", "c")
 ]
@@ -168,7 +168,6 @@ def plays() -> dict[str, Play]:
     named["conversation of a target"] = _owned_conversation
     named["models"] = _models
     named["refusals"] = _refusals
-    named["owner down"] = _owner_down
     named |= {f"item {kind}": _item(item) for kind, item in ITEMS.items()}
     return named
 
@@ -226,7 +225,10 @@ def _background(model: str, text: str, *, streamed: bool) -> Play:
 
 async def _ended(client: AsyncOpenAI, response_id: str) -> None:
     async with asyncio.timeout(30):
-        while (await client.responses.retrieve(response_id)).status in ("queued", "in_progress"):
+        while True:
+            response = await client.responses.retrieve(response_id)
+            if response.status not in ("queued", "in_progress"):
+                return
             await asyncio.sleep(0.02)
 
 
@@ -247,12 +249,12 @@ def _continued(model: str) -> Play:
     async def play(stage: Stage) -> None:
         create = stage.client.responses.create
         first = await create(model=model, input="!reasoning(x) !tool(a, {}, c1) !tool(b, {}, c2)", tools=TOOLS)
-        outputs = [{"type": "function_call_output", "call_id": call_id, "output": "done"} for call_id in ("c2", "c1")]
+        outputs: Any = [
+            {"type": "function_call_output", "call_id": call_id, "output": "done"} for call_id in ("c2", "c1")
+        ]
         second = await create(model=model, input=outputs, previous_response_id=first.id)
-        third = await create(
-            model=model,
-            input=[{"type": "item_reference", "id": second.output[-1].id}, {"role": "user", "content": "beta"}],
-        )
+        referring: Any = [{"type": "item_reference", "id": second.output[-1].id}, {"role": "user", "content": "beta"}]
+        third = await create(model=model, input=referring)
         await stage.client.responses.input_items.list(third.id)
         for response in (first, second, third):
             await _look_at(stage.client, response.id)
@@ -277,15 +279,12 @@ async def _conversation(stage: Stage) -> None:
         await client.responses.create(model=model, input="!reasoning(x) beta", conversation={"id": made.id})
     await conversations.retrieve(made.id)
     await conversations.update(made.id, metadata={"ticket": "8"})
-    added = await conversations.items.create(
-        made.id,
-        items=[
-            {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]},
-            {"type": "message", "role": "assistant", "content": "gamma"},
-            {"type": "message", "role": "system", "content": "Be brief."},
-        ],
-        include=["message.input_image.image_url"],
-    )
+    items: Any = [
+        {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]},
+        {"type": "message", "role": "assistant", "content": "gamma"},
+        {"type": "message", "role": "system", "content": "Be brief."},
+    ]
+    added = await conversations.items.create(made.id, items=items, include=["message.input_image.image_url"])
     page = await conversations.items.list(made.id, limit=2, order="asc")
     async for _ in page:
         pass
@@ -309,8 +308,10 @@ async def _owned_conversation(stage: Stage) -> None:
     await conversations.update(made.id, metadata={"ticket": "8"})
     await conversations.items.create(made.id, items=[{"type": "message", "role": "user", "content": "beta"}])
     page = await conversations.items.list(made.id, limit=2)
-    await conversations.items.retrieve(page.data[0].id, conversation_id=made.id)
-    await conversations.items.delete(page.data[0].id, conversation_id=made.id)
+    item_id = page.data[0].id
+    assert item_id is not None, "what is listed has an ID"
+    await conversations.items.retrieve(item_id, conversation_id=made.id)
+    await conversations.items.delete(item_id, conversation_id=made.id)
     await conversations.delete(made.id)
 
 
@@ -324,6 +325,7 @@ async def _refusals(stage: Stage) -> None:
     create, conversations = client.responses.create, client.conversations
     made = await conversations.create()
     stored = await create(model="chat", input="alpha")
+    unheard_of: Any = [{"type": "unheard-of"}]
     refused: list[Awaitable[Any]] = [
         create(model="unknown", input="alpha"),
         create(model="auto", input="alpha", previous_response_id="resp_unknown"),
@@ -334,7 +336,7 @@ async def _refusals(stage: Stage) -> None:
         create(model="chat", input="alpha", temperature=3),
         create(model="chat", input="alpha", metadata={"key": "x" * 513}),
         create(model="chat", input="alpha", background=True, store=False),
-        create(model="chat", input=[{"type": "unheard-of"}]),  # type: ignore[list-item]
+        create(model="chat", input=unheard_of),
         client.responses.retrieve("resp_unknown"),
         client.responses.delete("resp_unknown"),
         client.responses.cancel("resp_unknown"),
@@ -363,7 +365,8 @@ async def _refusals(stage: Stage) -> None:
             await asking
 
 
-async def _owner_down(stage: Stage) -> None:
+async def owner_down(stage: Stage) -> None:
+    """Ask for what a target owns that does not answer."""
     first = await stage.client.responses.create(model="auto", input="alpha")
     await stage.world.p1.stop()
     try:
@@ -375,13 +378,13 @@ async def _owner_down(stage: Stage) -> None:
         await stage.world.p1.start()
 
 
-def _item(item: Request) -> Play:
+def _item(item: Any) -> Play:
     """Add an item to a conversation, and see it in each of the forms that it is answered in."""
 
     async def play(stage: Stage) -> None:
         conversations = stage.client.conversations
-        made = await conversations.create(items=[item])  # type: ignore[list-item]
-        added = await conversations.items.create(made.id, items=[item])  # type: ignore[list-item]
+        made = await conversations.create(items=[item])
+        added = await conversations.items.create(made.id, items=[item])
         await conversations.items.list(made.id)
         await conversations.items.retrieve(str(added.data[0].id), conversation_id=made.id)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
+
+playing: ContextVar[str] = ContextVar("playing")
+"""Name of the play that asks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,8 +25,8 @@ class Exchange:
     body: bytearray = field(default_factory=bytearray)
 
 
-class _Copied(httpx.AsyncByteStream):
-    def __init__(self, stream: httpx.AsyncByteStream, copy: bytearray) -> None:
+class _Copied(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, copy: bytearray) -> None:
         self._stream = stream
         self._copy = copy
 
@@ -35,19 +39,17 @@ class _Copied(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-class Recorder(httpx.AsyncHTTPTransport):
+class Recorder(httpx2.AsyncHTTPTransport):
     """A transport that keeps a copy of what it carries."""
 
     def __init__(self) -> None:
         super().__init__(verify=False)
         self.exchanges: list[Exchange] = []
-        self.play = ""
-        """What is being played."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         exchange = Exchange(
-            play=self.play,
+            play=playing.get(),
             method=request.method,
             path=request.url.path,
             request=request.content,
@@ -55,6 +57,6 @@ class Recorder(httpx.AsyncHTTPTransport):
             media_type=response.headers.get("content-type", "").partition(";")[0],
         )
         self.exchanges.append(exchange)
-        assert isinstance(response.stream, httpx.AsyncByteStream), "an asynchronous transport answers with one"
+        assert isinstance(response.stream, httpx2.AsyncByteStream), "an asynchronous transport answers with one"
         response.stream = _Copied(response.stream, exchange.body)
         return response

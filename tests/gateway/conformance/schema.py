@@ -41,7 +41,7 @@ class ApiSchema:
 
     def __init__(self, document: Node) -> None:
         self._document = document
-        resource = referencing.Resource(contents=_plain(document), specification=DRAFT202012)
+        resource = DRAFT202012.create_resource(_plain(document))
         self._registry: referencing.Registry[Any] = referencing.Registry().with_resource(_URI, resource)
         self._validators: dict[str, jsonschema.Draft202012Validator] = {}
         # Clients name the version in their base URL.
@@ -70,9 +70,9 @@ class ApiSchema:
         answers = self._document["paths"][template][method.lower()]["responses"]
         described = answers.get(str(status), {}).get("content", {}).get(media_type)
         if described is not None and described["schema"] != {"$ref": f"#{ERROR}"}:
-            return _pointer(
-                "paths", template, method.lower(), "responses", str(status), "content", media_type, "schema"
-            )
+            parts = ("paths", template, method.lower(), "responses", str(status), "content", media_type, "schema")
+            pointer = _pointer(*parts)
+            return self._of_data(described["schema"], pointer) if media_type == EVENTS else pointer
         if media_type == EVENTS and (method, template) != ("POST", "/responses"):
             return self.of_answer("POST", "/responses", 200, EVENTS)
         return self.of_error() if status >= 400 and media_type == JSON else None
