@@ -25,6 +25,8 @@ logger = structlog.get_logger("api.gateway")
 
 PREFIXES = ("/v1", "")
 """Some clients are configured with the version in their base URL, some without."""
+OTHERS = ("/responses/compact", "/responses/input_tokens")
+"""Operations of the API on responses that the gateway does not have."""
 ROOTS = ("responses", "conversations", "models")
 """First parts of the gateway's paths; without ``/v1`` anything else is somebody else's."""
 
@@ -81,17 +83,20 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
     return endpoint
 
 
-async def _unrouted(_: Request, error: Exception) -> Response:
+async def _unrouted(request: Request, error: Exception) -> Response:
     """Answer what has no route: a part of the API that the gateway does not have, or a method that a path has not."""
     assert isinstance(error, HTTPException), "registered for this class"
-    if error.status_code == 405:
+    # A path that reads as the ID of a response, but is the API's name of something else.
+    is_elsewhere = request.method == "POST" and request.url.path.endswith(OTHERS)
+    if error.status_code == 405 and not is_elsewhere:
         message = "This gateway does not support this method on this path."
         refusal = Refusal(405, message, code="method_not_allowed", reason="not_supported")
     else:
         message = "This gateway does not support this route; it serves responses, conversations and models."
-        refusal = Refusal(error.status_code, message, code="not_supported", reason="not_supported")
+        refusal = Refusal(404, message, code="not_supported", reason="not_supported")
     answer = refusal_answer(refusal)
-    answer.headers.update(error.headers or {})
+    if refusal.status == error.status_code:
+        answer.headers.update(error.headers or {})
     return answer
 
 

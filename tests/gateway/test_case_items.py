@@ -192,7 +192,8 @@ async def test_reasoning_that_its_owner_has_not_encrypted_does_not_stop_the_conv
         client = world.client(number % 2 + 1)
         answered = await ask(client, streamed=streamed, model="auto", input=value, conversation="conv_a")
         assert answered.status == 200, answered.error
-    assert answered.text == "p1 heard: alpha | tool(call_7)=42 | beta"
+        if value == "beta":
+            assert answered.text == "p1 heard: alpha | tool(call_7)=42 | beta"
     assert "rs_p1" not in world.p1.recorded()[-1].text
 
 

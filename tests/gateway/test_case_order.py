@@ -13,7 +13,11 @@ from tests.gateway.asking import ask
 from tests.gateway.world import World, embedded_only, gateway_over
 
 WORDS = ("one", "two", "three", "four", "five")
-HEARD = "c heard: one | two | three | four | five"
+
+
+def heard_after(index: int) -> str:
+    """Return what the model has heard with this turn."""
+    return f"c heard: {' | '.join(WORDS[: index + 1])}"
 
 
 async def in_conversation(client: AsyncOpenAI, conversation_id: str) -> list[str]:
@@ -36,8 +40,8 @@ async def test_turns_of_a_replica_whose_clock_is_an_hour_behind_come_after_what_
             assert in_conv.response is not None
             created_at.append(in_conv.response.created_at)
             previous = chained.id
+            assert in_conv.text == chained.text == heard_after(index)
         assert created_at != sorted(created_at)
-        assert in_conv.text == chained.text == HEARD
         for client in (*clients, world.client(2)):
             assert await in_conversation(client, "conv_a") == list(WORDS)
 
@@ -53,13 +57,13 @@ async def test_five_turns_of_one_second_keep_their_order_when_the_clock_steps_ba
     ):
         client = replica.client(world.alice)
         previous = None
-        for word in WORDS:
+        for index, word in enumerate(WORDS):
             in_conv = await ask(client, streamed=streamed, model="chat", input=word, conversation="conv_a")
             chained = await ask(client, streamed=streamed, model="chat", input=word, previous_response_id=previous)
             previous = chained.id
+            assert in_conv.text == chained.text == heard_after(index)
             if word == "two":
                 now_ms -= HOUR_MS
-        assert in_conv.text == chained.text == HEARD
         assert await in_conversation(client, "conv_a") == list(WORDS)
         newest_first = [item.id async for item in client.conversations.items.list("conv_a")]
         oldest_first = [item.id async for item in client.conversations.items.list("conv_a", order="asc")]

@@ -103,11 +103,11 @@ async def test_one_conversation_id_of_two_tenants_is_two_conversations(
     world: World, streamed: bool, model: str, target: str
 ) -> None:
     alice, bob = world.client(1), world.client(1, world.bob)
-    for word in ("alpha", "beta"):
+    for word, so_far in (("alpha", ["alpha"]), ("beta", ["alpha", "beta"])):
         mine = await ask(alice, streamed=streamed, model=model, input=word, conversation="conv_same")
         theirs = await ask(bob, streamed=streamed, model=model, input=f"{word} of bob", conversation="conv_same")
-    assert mine.text == f"{target} heard: alpha | beta"
-    assert theirs.text == f"{target} heard: alpha of bob | beta of bob"
+        assert mine.text == f"{target} heard: {' | '.join(so_far)}"
+        assert theirs.text == f"{target} heard: {' | '.join(f'{said} of bob' for said in so_far)}"
     # Its end is that of one of them.
     await world.client(2, world.bob).conversations.delete("conv_same")
     mine = await ask(world.client(2), streamed=streamed, model=model, input="gamma", conversation="conv_same")

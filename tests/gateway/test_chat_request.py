@@ -513,3 +513,8 @@ def test_a_parameter_that_chat_cannot_honour_is_refused_by_name(body: dict[str, 
     refusal = refused(body, user("hi"))
     assert (refusal.code, refusal.param) == (code, param)
     assert param in refusal.message
+
+
+def test_nothing_to_answer_is_refused() -> None:
+    refusal = refused({})
+    assert (refusal.code, refusal.param) == ("invalid_value", "input")

@@ -190,6 +190,24 @@ def test_starting_after_is_the_number_of_an_event(url: str, known: Known, after:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "/responses/compact", 404, "not_supported"),
+        ("POST", "/responses/input_tokens", 404, "not_supported"),
+        ("POST", "/chat/completions", 404, "not_supported"),
+        ("GET", "/responses", 405, "method_not_allowed"),
+        ("PUT", "/conversations/conv_1", 405, "method_not_allowed"),
+    ],
+)
+def test_what_the_gateway_does_not_have_is_answered_as_not_supported(
+    url: str, method: str, path: str, status: int, code: str
+) -> None:
+    answer = httpx.request(method, f"{url}{path}", json={}, trust_env=False)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["reason"]) == (status, code, "not_supported")
+
+
 def test_every_served_route_is_described() -> None:
     described = {(method.upper(), path) for path, methods in DESCRIPTION["paths"].items() for method in methods}
     assert described == {(operation.method, operation.path) for operation in OPERATIONS}
