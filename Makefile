@@ -33,8 +33,8 @@ run: install ## Run the demo on the embedded ledger, then serve it (ONCE=1 ends 
 run-kafka: install ## The same on a Kafka broker of its own and two service processes (ONCE=1 ends after it).
 	@$(VENV)/bin/python -m broker run -- $(VENV)/bin/turnledger demo --kafka $(if $(ONCE),--once)
 
-test: install ## Run all tests; they start a real Kafka broker.
-	@$(VENV)/bin/python -m pytest $(ARGS)
+test: install ## Run all tests on two cores; they start real Kafka brokers.
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: install ## Lint, check the format and the types.
 	@$(VENV)/bin/ruff check .

@@ -85,16 +85,21 @@ class ContentStore(Protocol):
 _compressor = zstandard.ZstdCompressor(level=3)
 
 
+def document_bytes(document: dict[str, Any]) -> bytes:
+    """Return a JSON document as bytes. Raises ``InvalidInput`` for what a content cannot say."""
+    try:
+        return orjson.dumps(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput("content", f"is not JSON: {error}") from None
+
+
 def encode_content(document: dict[str, Any]) -> tuple[list[bytes], int]:
     """Return (chunks, bytes before compression) of a JSON document.
 
     Raises ``InvalidInput`` for what JSON cannot say (lone surrogates, NaN, other types) and ``TooLarge`` above
     ``CONTENT_BYTES_MAX``.
     """
-    try:
-        raw = orjson.dumps(document)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput("content", f"is not JSON: {error}") from None
+    raw = document_bytes(document)
     if len(raw) > CONTENT_BYTES_MAX:
         raise TooLarge("content", f"has {len(raw)} bytes; at most {CONTENT_BYTES_MAX} are allowed")
     packed = bytes([CONTENT_FORMAT]) + _compressor.compress(raw)

@@ -14,6 +14,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -159,17 +160,24 @@ class Follower:
     async def start(self) -> None:
         """Announce the response, then follow it in the background. Raises ``Refusal`` and ``LedgerError``."""
         running = self._running
-        running.is_followed = True
         verdict = await running.gateway.metrics.commit(running.gateway.state().committer.begin(self._start))
         refusal = refusal_of_verdict(verdict)
         if refusal is not None:
             raise refusal
+        running.is_followed = True
+        if running.started is None:
+            running.announced_turn_id = self._start.turn_id
+        else:
+            # Its end may be stored by whoever sees it first, which takes nothing from its own client.
+            running.started.on_lost = None
         running.gateway.run(self._follow())
 
     async def _follow(self) -> None:
         gateway, interval_s = self._running.gateway, FOLLOW_INTERVAL_S
         while not await _closing_within(gateway, interval_s):
             interval_s = min(interval_s * FOLLOW_FACTOR, FOLLOW_INTERVAL_MAX_S)
+            if self._running.is_settled:
+                break
             body = await _ask(gateway, self._owner, self._response_id)
             if body is not None and not is_pending(str(body.get("status"))):
                 await self._settle(body)
@@ -208,7 +216,7 @@ def _ended_turn(scope: Scope, response_id: str, owner: Owner, body: dict[str, An
         response_id=response_id,
         owner=owner,
         status=status,
-        item_ids=tuple(item_ids_of(body.get("output") or ()))[:ITEMS_MAX],
+        item_ids=tuple(item_ids_of(body.get("output")))[:ITEMS_MAX],
         begun_at_ms=begun_at_ms,
         turn_id=turn_id_of(response_id),
     )
@@ -228,9 +236,9 @@ async def _commit(gateway: Gateway, turn: Turn) -> None:
 async def _ask(gateway: Gateway, owner: Owner, response_id: str) -> dict[str, Any] | None:
     """Return what the owner says about a response, None when it does not say."""
     try:
-        answer = await gateway.upstream.send(owner.target, "GET", f"/responses/{response_id}")
+        answer = await gateway.upstream.send(owner.target, "GET", f"/responses/{quote(response_id, safe='')}")
         body: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (UpstreamFailed, msgspec.DecodeError, UnicodeDecodeError):
+    except (UpstreamFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if answer.status == 404:
         return {"status": "failed", "output": []}

@@ -155,7 +155,7 @@ async def get_item(gateway: Gateway, request: Request) -> Response:
         return await _forwarded(gateway, request, found, "items", item_id)
     check_include_only(request)
     for item in distinct(await _history(gateway, selector)):
-        if item["id"] == item_id:
+        if item.get("id") == item_id:
             return json_answer(item)
     raise await _item_not_found(gateway, selector.scope, item_id)
 

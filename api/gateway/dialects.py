@@ -15,6 +15,7 @@ from api.gateway.chat_answer import Answered, ChatAnswerBroken, answered
 from api.gateway.chat_request import chat_request
 from api.gateway.chat_stream import ChatStream
 from api.gateway.config import TargetConfig, TargetFormat
+from api.gateway.events import MalformedItem, checked_output
 from api.gateway.ids import new_id
 from api.gateway.references import without_id
 from api.gateway.request import CreateRequest
@@ -170,7 +171,9 @@ class _ResponsesReader:
         if not frame.data or frame.data == DONE:
             return []
         event = _object(frame.data)
-        kind = event.get("type")
+        kind = event.setdefault("type", frame.event)
+        if not isinstance(kind, str) or not kind or not kind.isprintable():
+            raise ChatAnswerBroken("malformed", "an event of the target's answer has no type")
         if kind == "error":
             raise ChatAnswerBroken("upstream_error", str(event.get("message") or "the target reported an error"))
         if kind in LIFECYCLE:
@@ -178,7 +181,7 @@ class _ResponsesReader:
                 self._terminal = _answered(event.get("response"))
             return []
         if kind == "response.output_item.done" and isinstance(event.get("output_index"), int):
-            self._items[event["output_index"]] = event["item"]
+            self._items[event["output_index"]] = _item(event.get("item"))
         event.pop("sequence_number", None)
         return [event]
 
@@ -233,15 +236,27 @@ def _answered(response: Any) -> Answered:
     status = response.get("status", "completed")
     if status not in ("completed", "incomplete", "failed"):
         raise ChatAnswerBroken("malformed", f"the target's answer has the status {str(status)[:32]!r}")
+    for name in ("incomplete_details", "usage", "error"):
+        if not isinstance(response.get(name), dict | None):
+            raise ChatAnswerBroken("malformed", f"the target's answer has {name} that are no object")
+    service_tier = response.get("service_tier")
     return Answered(
-        output=response["output"],
+        output=[_item(item) for item in response["output"]],
         status=status,
         incomplete_details=response.get("incomplete_details"),
         usage=response.get("usage"),
         model=str(response.get("model") or ""),
-        service_tier=response.get("service_tier"),
+        service_tier=service_tier if isinstance(service_tier, str) else None,
         error=response.get("error"),
     )
+
+
+def _item(value: Any) -> dict[str, Any]:
+    """Return an output item; one that could not be replayed, listed or streamed again is refused, not stored."""
+    try:
+        return checked_output(value)
+    except MalformedItem as error:
+        raise ChatAnswerBroken("malformed", f"an item of the target's answer is malformed: {error}") from None
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -65,6 +65,51 @@ def events_of(response: Mapping[str, Any]) -> list[Event]:
     return [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
+class MalformedItem(Exception):
+    """An output item lacks what its events are made of."""
+
+
+def checked_output(item: Any) -> Item:
+    """Return an output item of a target if events can be made of it. Raises ``MalformedItem``."""
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        raise MalformedItem("it is no object with a type")
+    if not isinstance(item.get("id"), str | None):
+        raise MalformedItem("its ID is no string")
+    if item["type"] == "message" and not isinstance(item.get("role"), str):
+        raise MalformedItem("it has no role")
+    if item["type"] in _CALLS and not all(
+        isinstance(item.get(name), str) for name in ("call_id", "name", _CALLS[item["type"]][1])
+    ):
+        raise MalformedItem("its call is not whole")
+    if item["type"] in ("message", "reasoning"):
+        for parts in (item.get("summary"), item.get("content")):
+            if not isinstance(parts, list | None):
+                raise MalformedItem("its parts are no list")
+            for part in parts or ():
+                _check_part(part)
+    return item
+
+
+def _check_part(part: Any) -> None:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise MalformedItem("a part is no object with a type")
+    words = _PARTS.get(part["type"])
+    if words is not None and not isinstance(part.get(words.field), str):
+        raise MalformedItem("a part has no text")
+    logprobs, annotations = part.get("logprobs") or [], part.get("annotations") or []
+    if not isinstance(annotations, list) or not all(isinstance(annotation, dict) for annotation in annotations):
+        raise MalformedItem("its annotations are no objects")
+    if not isinstance(logprobs, list) or not all(_is_logprob(entry) for entry in logprobs):
+        raise MalformedItem("its log probabilities are malformed")
+
+
+def _is_logprob(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not {"token", "logprob"} <= entry.keys():
+        return False
+    tops = entry.get("top_logprobs") or []
+    return isinstance(tops, list) and all(isinstance(top, dict) and {"token", "logprob"} <= top.keys() for top in tops)
+
+
 def opening(response: Mapping[str, Any]) -> list[Event]:
     """Return the two events with which every response begins."""
     begun = {

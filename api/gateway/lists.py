@@ -56,7 +56,7 @@ def page_of(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
         listed.reverse()
     start = 0
     if page.after:
-        places = {item["id"]: place for place, item in enumerate(listed)}
+        places = {item.get("id"): place for place, item in enumerate(listed)}
         if page.after not in places:
             raise Refusal(
                 404,
@@ -76,18 +76,23 @@ def list_of(items: Sequence[dict[str, Any]], *, has_more: bool = False) -> dict[
         "object": "list",
         "data": list(items),
         # The API's schema wants texts, also where there is no item to name.
-        "first_id": items[0]["id"] if items else "",
-        "last_id": items[-1]["id"] if items else "",
+        "first_id": items[0].get("id") or "" if items else "",
+        "last_id": items[-1].get("id") or "" if items else "",
         "has_more": has_more,
     }
 
 
 def distinct(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``items`` with each ID once, the first of its name."""
-    first: dict[str, dict[str, Any]] = {}
+    """Return ``items`` with each ID once, the first of its name. A target may leave out the ID of a call."""
+    seen: set[str] = set()
+    listed = []
     for item in items:
-        first.setdefault(item["id"], item)
-    return list(first.values())
+        item_id = item.get("id")
+        if item_id is None or item_id not in seen:
+            listed.append(item)
+        if item_id is not None:
+            seen.add(item_id)
+    return listed
 
 
 def _without_include(request: Request) -> Request:

@@ -26,8 +26,10 @@ from api.gateway.response import STATUSES, failed, item_ids_of
 from api.gateway.running import Running
 from api.gateway.upstream import UpstreamFailed, UpstreamStream
 from ledger.continuation import Free
-from ledger.refusal import Refusal
+from ledger.errors import InvalidInput, LedgerError
+from ledger.refusal import Refusal, refusal_of
 from ledger.turn import Status
+from ledger.verdict import Code
 
 PATH = "/responses"
 REST_TIMEOUT_S = 1.0
@@ -147,9 +149,12 @@ class NativeTurn:
         has_ended = False
         async for chunk in chunks:
             for frame in cutter.feed(chunk):
-                has_ended = await self._take(frame, delivery) or has_ended
+                if has_ended:
+                    await _pass_closing(frame, delivery)
+                else:
+                    has_ended = await self._take(frame, delivery)
             if has_ended:
-                await _pass_rest(chunks, delivery)
+                await _pass_rest(chunks, cutter, delivery)
                 return True
         rest = cutter.rest()
         return rest is not None and await self._take(rest, delivery)
@@ -178,6 +183,8 @@ class NativeTurn:
         """Make the owner durable. Raises ``Refusal``."""
         running = self._running
         if native.store is False:
+            # Nothing can name it later, so a key or a lock ends with it as with a turn that failed.
+            await running.give_up()
             running.stored = False
         if is_pending(native.status):
             await self._announce(native)
@@ -189,20 +196,28 @@ class NativeTurn:
                 owner=self._owner,
                 item_ids=item_ids_of([{"id": item.id} for item in native.output]),
             )
-        except Refusal:
-            running.gateway.run(running.give_up())
-            raise
+        except Refusal as refusal:
+            # Of a background response somebody else may have seen and stored the end first.
+            if not (running.is_followed and refusal.reason == Code.TURN_ENDED.word):
+                raise
 
     async def _announce(self, native: Native) -> None:
-        """Let every replica know whose the background response is, and follow it to its end."""
+        """Let every replica know whose the background response is, and follow it to its end. Raises ``Refusal``."""
         running = self._running
-        if running.stored and not running.is_followed:
+        if not running.stored or running.is_followed:
+            return
+        try:
             await Follower(running, native.id, self._owner, record_of_owner(self._owner, running.request)).start()
+        except LedgerError as error:
+            running.gateway.run(running.give_up())
+            if isinstance(error, InvalidInput):
+                raise _not_a_response() from error
+            raise refusal_of(error) from error
 
     async def _end(self, status: Status) -> None:
         """Store a turn that did not complete, where its ID is known. A background response goes on without us."""
         running = self._running
-        if running.is_followed:
+        if running.is_followed or running.is_settling:
             return
         if self._known is None or self._known.store is False:
             await running.give_up()
@@ -225,19 +240,29 @@ class NativeTurn:
         return upstream_refusal(failure) if self._running.pinned is None else owner_refusal(failure)
 
 
-async def _pass_rest(chunks: AsyncIterator[bytes], delivery: Delivery) -> None:
-    """Pass on what follows the terminal, a closing line at most. Read to its end, the connection can be used again."""
-    with contextlib.suppress(TimeoutError, UpstreamFailed):
+async def _pass_rest(chunks: AsyncIterator[bytes], cutter: sse.FrameCutter, delivery: Delivery) -> None:
+    """Pass on what follows the terminal. Read to its end, the connection can be used again."""
+    with contextlib.suppress(TimeoutError, UpstreamFailed, sse.FrameTooLong):
         async with asyncio.timeout(REST_TIMEOUT_S):
             async for chunk in chunks:
-                await delivery.send(chunk)
+                for frame in cutter.feed(chunk):
+                    await _pass_closing(frame, delivery)
+            if (rest := cutter.rest()) is not None:
+                await _pass_closing(rest, delivery)
+
+
+async def _pass_closing(frame: sse.Frame, delivery: Delivery) -> None:
+    """Pass on a closing line or a comment, and no event: one after the terminal could say something else than it."""
+    if not frame.data or frame.data == DONE:
+        await delivery.send(frame.raw)
 
 
 def _refuse_lonely_outputs(items: list[dict[str, Any]]) -> None:
     """Refuse a tool's output whose call can be nowhere: the request brings none and names nothing that could."""
     if any(is_reference(item) for item in items):
         return
-    calls = {item.get("call_id") for item in items if str(item.get("type", "")).endswith("_call")}
+    # A list: what a client gives in the place of an ID may have no hash.
+    calls = [item.get("call_id") for item in items if str(item.get("type", "")).endswith("_call")]
     for index, item in enumerate(items):
         if str(item.get("type", "")).endswith("_call_output") and item.get("call_id") not in calls:
             message = f"No tool call with the call_id of input[{index}] comes before its output."

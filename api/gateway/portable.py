@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from api.gateway import sse
@@ -28,8 +27,10 @@ from api.gateway.running import Running
 from api.gateway.service import MIB, json_answer
 from api.gateway.upstream import UpstreamFailed, UpstreamStream
 from ledger.answer import Entry
-from ledger.content import CONTENT_BYTES_MAX
+from ledger.commit import content_document
+from ledger.content import CONTENT_BYTES_MAX, document_bytes
 from ledger.continuation import Portable
+from ledger.errors import InvalidInput
 from ledger.refusal import Refusal
 from ledger.turn import Content, Status
 
@@ -143,6 +144,8 @@ class PortableTurn:
     def cut_off(self) -> None:
         """Store a turn whose client has left, or whose process ends; another's end of it stands."""
         running = self._running
+        if running.is_settling:
+            return
         if running.is_lost:
             running.gateway.run(running.release())
         elif running.gateway.is_closing.is_set():
@@ -175,17 +178,13 @@ class PortableTurn:
     async def _settle(self, response: dict[str, Any]) -> None:
         """Make the turn durable. Raises ``Refusal``; then it is stored as failed, once that is possible."""
         running = self._running
-        try:
-            await running.settle(
-                status=STATUSES[response["status"]],
-                response_id=response["id"],
-                owner=running.owner(self._entry, native=False),
-                content=self._content(response),
-                item_ids=item_ids_of([*self._items, *response["output"]]),
-            )
-        except Refusal:
-            running.gateway.run(running.give_up())
-            raise
+        await running.settle(
+            status=STATUSES[response["status"]],
+            response_id=response["id"],
+            owner=running.owner(self._entry, native=False),
+            content=self._content(response),
+            item_ids=item_ids_of([*self._items, *response["output"]]),
+        )
 
     async def _end(self, status: Status, message: str) -> None:
         """Store a turn that did not complete, with what there is of it."""
@@ -253,7 +252,15 @@ def _check_fits(running: Running, items: list[dict[str, Any]]) -> None:
     """Refuse input that the ledger could never take, before the model runs."""
     if not running.stored or running.gateway.ledger is None:
         return
-    size_bytes, policy = len(msgspec.json.encode(items)), running.gateway.ledger.policy()
+    request = running.request
+    echo = response_object(request, running.response_id, created_at=running.created_at, model="", status="in_progress")
+    content = Content(input=items, metadata=dict(request.metadata), record={"response": echo})
+    try:
+        size_bytes, policy = len(document_bytes(content_document(content))), running.gateway.ledger.policy()
+    except InvalidInput as error:
+        # Such as an integer of more than 64 bits, or what is nested more deeply than any parser reads.
+        message = f"The request has something that cannot be stored: {error.reason}."
+        raise Refusal(400, message, code="invalid_value", param="input") from None
     bounds = {
         "content_bytes_max": CONTENT_BYTES_MAX,
         "lineage_bytes_max": policy.lineage_bytes_max,
@@ -261,7 +268,7 @@ def _check_fits(running: Running, items: list[dict[str, Any]]) -> None:
     }
     for name, bytes_max in bounds.items():
         if size_bytes > bytes_max:
-            message = f"The input has {size_bytes} bytes; the ledger takes at most {bytes_max} ({name})."
+            message = f"The request has {size_bytes} bytes; the ledger takes at most {bytes_max} ({name})."
             raise Refusal(413, message, code="request_too_large", param="input", reason=name)
 
 
@@ -271,10 +278,15 @@ def record_of(response: dict[str, Any], target: str, digest: bytes) -> dict[str,
     return {"response": kept, "target": target, "digest": digest.hex()}
 
 
+def is_own_record(record: Any) -> bool:
+    """Return whether ``record_of`` made it; another router of the same ledger may store what it likes."""
+    response = record.get("response") if isinstance(record, dict) else None
+    return isinstance(response, dict) and response.get("status") in STATUSES
+
+
 def response_of(entry: Entry) -> dict[str, Any]:
-    """Return the response object of a stored portable turn."""
-    record = entry.record if isinstance(entry.record, dict) else {}
-    return {**record.get("response", {}), "output": entry.output}
+    """Return the response object of a stored portable turn of this gateway."""
+    return {**entry.record["response"], "output": entry.output}
 
 
 def _broken(broken: ChatAnswerBroken) -> Refusal:

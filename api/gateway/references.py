@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from api.gateway.request import is_reference
-from api.gateway.response import is_item_id
+from api.gateway.response import is_item_id, item_ids_of
 from api.gateway.service import Gateway, state_is_off
 from ledger.answer import Answer, Found, Gone
 from ledger.continuation import Target, owner_target
 from ledger.refusal import Refusal
 from ledger.turn import Owner, Scope, Selector, SelectorKind
+
+LOOKUPS_AT_ONCE_MAX = 16
+"""Each has the whole turn of its item in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,11 @@ async def readable_by(gateway: Gateway, scope: Scope, items: Sequence[Any], targ
     sealed = {index for index, item in enumerate(items) if item.get("encrypted_content") is not None}
     if not sealed or len(gateway.config.targets) == 1:
         return list(items)
-    ids = {items[index].get("id") for index in sealed}
-    owned = await _owned(gateway, scope, [item_id for item_id in ids if is_item_id(item_id)], target)
+    owned = await _owned(gateway, scope, item_ids_of([items[index] for index in sorted(sealed)]), target)
     kept: list[Any] = []
     is_after_dropped = False
     for index, item in enumerate(items):
-        if index in sealed and item.get("id") not in owned:
+        if index in sealed and not (is_item_id(item.get("id")) and item["id"] in owned):
             is_after_dropped = True
             continue
         kept.append(without_id(item) if is_after_dropped else item)
@@ -96,16 +98,20 @@ async def _owned(gateway: Gateway, scope: Scope, item_ids: Sequence[str], target
         return set()
     reader, metrics = gateway.ledger.reader, gateway.metrics
     selectors = [Selector(scope=scope, kind=SelectorKind.ITEM, id=item_id) for item_id in item_ids]
-    answers = await asyncio.gather(
-        *(metrics.lookup_entry(selector.kind, reader.entry(selector)) for selector in selectors)
-    )
-    return {
-        selector.id
-        for selector, (answer, entry) in zip(selectors, answers, strict=True)
-        if isinstance(answer, Found)
-        and answer.owner == target.owner(native=answer.owner.native)
-        and (entry is None or any(item.get("id") == selector.id for item in entry.output))
-    }
+    owned: set[str] = set()
+    for start in range(0, len(selectors), LOOKUPS_AT_ONCE_MAX):
+        part = selectors[start : start + LOOKUPS_AT_ONCE_MAX]
+        answers = await asyncio.gather(
+            *(metrics.lookup_entry(selector.kind, reader.entry(selector)) for selector in part)
+        )
+        owned.update(
+            selector.id
+            for selector, (answer, entry) in zip(part, answers, strict=True)
+            if isinstance(answer, Found)
+            and answer.owner == target.owner(native=answer.owner.native)
+            and (entry is None or any(item.get("id") == selector.id for item in entry.output))
+        )
+    return owned
 
 
 def _living_item(answer: Answer, item_id: str) -> Found:

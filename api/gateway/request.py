@@ -16,7 +16,7 @@ from starlette.requests import Request
 from api.requests import JSON, decode, media_type, read_body
 from ledger.continuation import Selectors, detect_selectors
 from ledger.errors import InvalidInput, TooLarge
-from ledger.turn import ID_BYTES_MAX, checked_text
+from ledger.turn import ID_BYTES_MAX, ITEMS_MAX, checked_text
 
 MODEL_BYTES_MAX = 256
 """Name of a model; real ones have fewer than 80."""
@@ -24,6 +24,8 @@ METADATA_PAIRS_MAX, METADATA_KEY_MAX, METADATA_VALUE_MAX = 16, 64, 512
 """The API's bounds of ``metadata``: pairs, and characters of a key and of a value."""
 INPUT_ITEMS_MAX = 10_000
 """Input items of one request; a client that sends its whole history has some hundreds."""
+REFERENCES_MAX = ITEMS_MAX
+"""Items that one request names: each is a look-up that reads the whole turn it is of. As many as a turn can have."""
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _sorted = msgspec.json.Encoder(order="sorted")
@@ -131,6 +133,8 @@ def _references(value: Any) -> tuple[str, ...]:
         if is_reference(item):
             checked_text(f"input[{index}].id", item.get("id"), ID_BYTES_MAX)
             references.append(item["id"])
+    if len(references) > REFERENCES_MAX:
+        raise TooLarge("input", f"has {len(references)} item references; at most {REFERENCES_MAX} are allowed")
     return tuple(references)
 
 

@@ -86,10 +86,11 @@ def failed(response: Mapping[str, Any], message: str, code: str = "server_error"
     return {**response, "status": "failed", "completed_at": None, "error": {"code": code, "message": message}}
 
 
-def item_ids_of(items: Sequence[Any]) -> list[str]:
-    """Return the IDs by which items can be named later, each once."""
-    ids = [item.get("id") for item in items if isinstance(item, dict)]
-    return [item_id for item_id in dict.fromkeys(ids) if is_item_id(item_id)]
+def item_ids_of(items: Any) -> list[str]:
+    """Return the IDs by which items can be named later, each once; of what is no list of items, none."""
+    given = items if isinstance(items, list) else []
+    ids = [item.get("id") for item in given if isinstance(item, dict)]
+    return list(dict.fromkeys(item_id for item_id in ids if is_item_id(item_id)))
 
 
 def is_item_id(value: Any) -> TypeGuard[str]:

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -235,7 +236,17 @@ def _run(running: Running, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run a turn as a task of its own, which its lease can end."""
     task = running.gateway.run_turn(work)
     running.run_as(task)
+    task.add_done_callback(partial(_let_go, running))
     return task
+
+
+def _let_go(running: Running, ended: asyncio.Task[Any]) -> None:
+    """Give up a turn that ended by a defect: whatever it was, a key or a lock must not be held for ever."""
+    error = None if ended.cancelled() else ended.exception()
+    if error is None or isinstance(error, LedgerError | TargetRefused | UpstreamFailed):
+        return
+    asyncio.get_running_loop().call_exception_handler({"message": "a turn failed", "exception": error, "task": ended})
+    running.gateway.run(running.give_up())
 
 
 async def _buffered(request: Request, attempt: Attempt) -> Response:
@@ -279,7 +290,7 @@ async def _in_background(attempt: Attempt) -> None:
             if running.started is not None:
                 await running.started.renew()
             served, stream = await attempt.connect(stack)
-        except (TargetRefused, Refusal) as error:
+        except (TargetRefused, LedgerError) as error:
             await turn.fail(f"{error}.")
             return
         except asyncio.CancelledError:
@@ -303,6 +314,12 @@ async def _streamed(request: Request, attempt: Attempt) -> Response:
         if not attempt.running.request.background:
             task.cancel()
 
+    def ended(_: asyncio.Task[Any]) -> None:
+        # Cancelled while it connected, as by another request or with its lease; or by a defect, which is logged.
+        message = "The response was ended before it began."
+        delivery.refuse(Refusal(409, message, code="turn_ended", reason="turn_ended"))
+
+    task.add_done_callback(ended)
     beginning = asyncio.ensure_future(begun())
     try:
         return await unless_left(request, beginning)

@@ -27,14 +27,15 @@ from api.gateway.background import (
     see_ended,
     turn_id_of,
 )
-from api.gateway.events import events_of
+from api.gateway.events import MalformedItem, checked_output, events_of
 from api.gateway.forward import ask, owner_of, passed_on
-from api.gateway.portable import response_of
+from api.gateway.portable import is_own_record, response_of
+from api.gateway.response import STATUSES
 from api.gateway.service import Gateway, json_answer
 from api.gateway.upstream import UpstreamAnswer
 from ledger.answer import Answer, Entry, Found, Gone
-from ledger.errors import InvalidInput
-from ledger.refusal import Refusal, refusal_of_verdict
+from ledger.errors import InvalidInput, LedgerError
+from ledger.refusal import Refusal, refusal_of, refusal_of_verdict
 from ledger.turn import Owner, Scope, Selector, SelectorKind, Status, Turn
 from ledger.verdict import Code
 
@@ -111,13 +112,16 @@ async def fetch(gateway: Gateway, request: Request, scope: Scope, response_id: s
     answer = await ask(gateway, request, target, _path(response_id), method="GET", query="")
     if answer.status != 200:
         return passed_on(answer)
-    body: dict[str, Any] = msgspec.json.decode(answer.body)
+    body = _object(answer)
+    if body is None or not _is_ended_response(body):
+        message = "The target that holds the response answered something that is not an ended response; try again."
+        raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed")
     return body
 
 
 def stored_response(found: Found, entry: Entry | None, response_id: str) -> dict[str, Any]:
     """Return the response object of a portable response, as far as the ledger has it."""
-    if entry is not None and isinstance(entry.record, dict):
+    if entry is not None and is_own_record(entry.record):
         return response_of(entry)
     record = read_record(found)
     run = record if isinstance(record, RunRecord) else RunRecord(model="unknown")
@@ -192,11 +196,37 @@ async def _events(gateway: Gateway, selector: Selector, response: dict[str, Any]
             alive_s = loop.time()
             yield b": waiting\n\n"
         await asyncio.sleep(POLL_S)
-        found, entry = await _found(gateway, selector)
+        try:
+            found, entry = await _found(gateway, selector)
+        except LedgerError as error:
+            # Deleted meanwhile, or the ledger cannot tell; the status of the answer has gone out.
+            refusal = refusal_of(error)
+            yield _error_frame(refusal.code, refusal.message, after)
+            return
         response = stored_response(found, entry, selector.id)
+    if is_pending(str(response["status"])):
+        yield _error_frame("timeout", "The response has not ended yet; ask again.", after)
+        return
     for event in events_of(response):
         if event["sequence_number"] > after:
             yield sse.encode(event)
+
+
+def _error_frame(code: str | None, message: str, after: int) -> bytes:
+    event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": after + 1}
+    return sse.encode(event)
+
+
+def _is_ended_response(body: dict[str, Any]) -> bool:
+    """Return whether a target's answer is a response that events can be made of."""
+    if body.get("status") not in STATUSES or not isinstance(body.get("output"), list):
+        return False
+    try:
+        for item in body["output"]:
+            checked_output(item)
+    except MalformedItem:
+        return False
+    return True
 
 
 def _selector(request: Request, scope: Scope) -> Selector:
@@ -224,7 +254,7 @@ def _stream_query(request: Request) -> tuple[bool, int]:
 def _object(answer: UpstreamAnswer) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -24,6 +24,7 @@ from api.gateway.service import Gateway
 from api.gateway.started import Started
 from ledger.continuation import Decision, Free, Pinned, Portable, Target
 from ledger.errors import InvalidInput
+from ledger.gate import Gate
 from ledger.refusal import Refusal
 from ledger.turn import ITEMS_MAX, Content, Owner, Scope, Status, Turn
 
@@ -48,7 +49,12 @@ class Running:
     response_id: str = field(default_factory=lambda: new_id("resp"))
     """Of a portable turn; a native one has its target's."""
     started: Started | None = None
+    is_settling: bool = False
+    """Its commit is under way: how it ended is decided, whoever goes away meanwhile."""
     is_settled: bool = False
+    is_given_up: bool = False
+    announced_turn_id: str | None = None
+    """Of a native background response that was started for nothing but to be seen."""
     is_followed: bool = False
     """A native background response: its end is written by whoever sees it."""
     is_lost: bool = False
@@ -108,7 +114,8 @@ class Running:
     ) -> None:
         """Make the turn durable; afterwards its terminal may leave. Raises ``Refusal`` when it must not.
 
-        An ended turn that cannot be continued gives its key free, so that a retry runs again.
+        An ended turn that cannot be continued gives its key free, so that a retry runs again. A caller that is
+        cancelled meanwhile stops nothing: the commit goes on, and what the turn holds is given free after it.
         """
         if self.is_settled:
             return
@@ -120,31 +127,50 @@ class Running:
         assert gate is not None, "a turn is stored only where there is a ledger"
         found = self.decision.found if isinstance(self.decision, Pinned | Portable) else None
         has_key = request.idempotency_key is not None and status.continuable
-        turn = _turn(
-            scope=self.scope,
-            event_id=secrets.token_hex(16),
-            response_id=response_id,
-            owner=owner,
-            status=status,
-            conversation_id=request.selectors.conversation_id,
-            previous_response_id=request.selectors.previous_response_id,
-            item_ids=tuple(item_ids)[:ITEMS_MAX],
-            content=content,
-            record=record,
-            begun_at_ms=self.begun_at_ms,
-            read_revision=found.revision if found is not None and found.revision else None,
-            idempotency_key=request.idempotency_key if has_key else None,
-            request_digest=request.digest() if has_key else b"",
-            turn_id=None if self.started is None else self.started.turn_id,
-        )
+        try:
+            turn = _turn(
+                scope=self.scope,
+                event_id=secrets.token_hex(16),
+                response_id=response_id,
+                owner=owner,
+                status=status,
+                conversation_id=request.selectors.conversation_id,
+                previous_response_id=request.selectors.previous_response_id,
+                item_ids=tuple(item_ids)[:ITEMS_MAX],
+                content=content,
+                record=record,
+                begun_at_ms=self.begun_at_ms,
+                read_revision=found.revision if found is not None and found.revision else None,
+                idempotency_key=request.idempotency_key if has_key else None,
+                request_digest=request.digest() if has_key else b"",
+                turn_id=self.announced_turn_id if self.started is None else self.started.turn_id,
+            )
+        except Refusal:
+            self.gateway.run(self.give_up())
+            raise
         if self.started is not None:
             # From here on the end that others may see is this one.
             self.started.on_lost = None
+        self.is_settling = True
+        refusal = await asyncio.shield(self.gateway.run(self._commit(gate, turn)))
+        if refusal is not None:
+            raise refusal
+
+    async def _commit(self, gate: Gate, turn: Turn) -> Refusal | None:
+        """Commit the turn; one that must count as failed is given up. Return the refusal: nobody may be left for it."""
         began_s = time.perf_counter()
-        await gate.settle(turn)
+        try:
+            await gate.settle(turn)
+        except Refusal as refusal:
+            self.is_settling = False
+            # A background response goes on, and whoever follows it writes its end.
+            if not self.is_followed:
+                self.gateway.run(self.give_up())
+            return refusal
         self.gateway.metrics.held(time.perf_counter() - began_s)
         self.is_settled = True
         await self.release()
+        return None
 
     async def settle_ended(self, *, status: Status, response_id: str, owner: Owner, content: Content | None) -> None:
         """Store a turn that failed or was cancelled, if that is possible; its client is told so in any case."""
@@ -157,7 +183,8 @@ class Running:
 
     async def give_up(self) -> None:
         """End a turn that no target answered: nothing of it is kept but the end of its lease."""
-        if self.started is not None and not (self.is_settled or self.is_lost):
+        if self.started is not None and not (self.is_settled or self.is_lost or self.is_given_up):
+            self.is_given_up = True
             owner = Owner(native=False, target="ledger")
             await self.settle_ended(status=Status.FAILED, response_id=self.response_id, owner=owner, content=None)
         await self.release()

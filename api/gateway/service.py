@@ -91,7 +91,9 @@ class Gateway:
         for turn in self.turns:
             turn.cancel()
         await asyncio.gather(*self.turns, return_exceptions=True)
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        # What ends may leave something to be stored.
+        while self.tasks:
+            await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.gate is not None:
             await self.gate.close()
         await self.upstream.close()

@@ -40,24 +40,33 @@ class FrameCutter:
     """Cuts a stream of chunks into frames."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        self._searched = 0
+        """How much of the rest has no end of a frame in it: a long frame comes in many chunks."""
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Yield the frames that ``chunk`` completes. Raises ``FrameTooLong``."""
-        rest = self._rest + chunk if self._rest else chunk
-        start = 0
+        rest = self._rest
+        rest += chunk
         # A CR at the very end may be half of a CR LF.
         bound = len(rest) - 1 if rest.endswith(b"\r") else len(rest)
-        for end in _END.finditer(rest, 0, bound):
-            yield parse(rest[start : end.end()])
-            start = end.end()
-        self._rest = rest[start:]
-        if len(self._rest) > FRAME_BYTES_MAX:
+        ends = [end.end() for end in _END.finditer(rest, self._searched, bound)]
+        start = 0
+        frames = []
+        for end in ends:
+            frames.append(bytes(rest[start:end]))
+            start = end
+        del rest[:start]
+        # What ends a frame has at most four bytes, and at least one of them is still to come.
+        self._searched = max(0, bound - start - 3)
+        for frame in frames:
+            yield parse(frame)
+        if len(rest) > FRAME_BYTES_MAX:
             raise FrameTooLong
 
     def rest(self) -> Frame | None:
         """Return what came after the last blank line, as a frame, once the stream has ended; None: nothing did."""
-        return parse(self._rest) if self._rest.strip() else None
+        return parse(bytes(self._rest)) if self._rest.strip() else None
 
 
 def parse(raw: bytes) -> Frame:

@@ -17,7 +17,7 @@ import structlog
 
 from api.gateway.service import Gateway
 from ledger.commit import TurnStart
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, StoreFailed
 from ledger.refusal import Refusal, refusal_of_verdict
 from ledger.verdict import Code
 
@@ -76,7 +76,11 @@ class Started:
         renew_at_s = loop.time() + interval_s
         while True:
             await asyncio.sleep(min(LOOK_INTERVAL_S, interval_s))
-            is_lost = reader.turn_has_ended(self._start.scope, self._start.turn_id)
+            try:
+                is_lost = reader.turn_has_ended(self._start.scope, self._start.turn_id)
+            except StoreFailed as error:
+                logger.warning("lease_not_looked_at", message=str(error))
+                is_lost = False
             if not is_lost and loop.time() >= renew_at_s:
                 renew_at_s = loop.time() + interval_s
                 is_lost = not await self.renew()

@@ -59,7 +59,7 @@ class UpstreamStream:
         self._answer = answer
         self.status = answer.status
         self.headers = _passed_on(answer)
-        self.media_type = answer.content_type
+        self.media_type = answer.content_type if _is_plain(answer.content_type) else "application/octet-stream"
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises ``UpstreamFailed``."""
@@ -176,7 +176,16 @@ def _url(url: str, query: str) -> URL:
 
 def _passed_on(answer: aiohttp.ClientResponse) -> dict[str, str]:
     names = {name.lower(): value for name, value in answer.headers.items()}
-    return {name: value for name, value in names.items() if name.startswith(FORWARDED_ANSWER_PREFIXES)}
+    return {
+        name: value
+        for name, value in names.items()
+        if name.startswith(FORWARDED_ANSWER_PREFIXES) and _is_plain(name + value)
+    }
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a header may have this text on every way; other bytes have no one meaning (RFC 9110, 5.5)."""
+    return text.isascii() and text.isprintable()
 
 
 def _fail(target: str, error: BaseException, *, was_sent: bool) -> NoReturn:

@@ -152,13 +152,15 @@ class Defect:
     broken: Callable[..., Any]
     caught: str
     weathers: tuple[str, ...] = ()
+    seed: int = 0
+    """One that is known to show it: tried first, since finding one took up to a minute."""
 
 
 DEFECTS = {
-    "end offset asked for earlier": Defect(ledger.ledger, "Barrier", StaleBarrier, "check_reads"),
+    "end offset asked for earlier": Defect(ledger.ledger, "Barrier", StaleBarrier, "check_reads", seed=5),
     "no barrier": Defect(ledger.ledger, "Barrier", NoBarrier, "check_reads"),
     "unbounded staleness": Defect(
-        ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read", ("laggy", "silent")
+        ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read", ("laggy", "silent"), seed=24
     ),
     "success from a timeout": Defect(
         ledger.ledger, "Committer", HopefulCommitter, "check_nothing_acknowledged_is_lost"
@@ -166,19 +168,21 @@ DEFECTS = {
     "unavailable although written": Defect(
         Committer, "_folded", _refused_after_the_append, "check_unavailable_means_not_written"
     ),
-    "acknowledged record lost": Defect(world, "Topic", ForgetfulTopic, "log_diverged"),
-    "position without its rows": Defect(world, "CrashableStore", TornStore, "check_rows_are_equal"),
+    "acknowledged record lost": Defect(world, "Topic", ForgetfulTopic, "log_diverged", seed=5),
+    "position without its rows": Defect(world, "CrashableStore", TornStore, "check_rows_are_equal", seed=36),
     "event IDs forgotten": Defect(ledger.partition, "fold", _fold_without_event_ids, "has its effect a second time"),
     "no compare-and-set": Defect(
         ledger.fold_turns, "turn_completed", _turn_without_compare_and_set, "expected revision"
     ),
     "last owner wins": Defect(Step, "judge_claim", lambda *_: None, "claims a response that lives"),
     "abandonment without effect": Defect(
-        ledger.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads"
+        ledger.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads", seed=13
     ),
-    "abandonments not kept": Defect(ledger.outbox.Outbox, "put", lambda *_: None, "check_abandoned", ("cut_off",)),
+    "abandonments not kept": Defect(
+        ledger.outbox.Outbox, "put", lambda *_: None, "check_abandoned", ("cut_off",), seed=3
+    ),
     "shorter history": Defect(ledger.query, "walk", _walk_without_the_root, "its history is"),
-    "queue by replica": Defect(Lifecycle, "run_queue", _queue_of_some_replicas, "check_rows_are_equal"),
+    "queue by replica": Defect(Lifecycle, "run_queue", _queue_of_some_replicas, "check_rows_are_equal", seed=2),
     "leaked waiter": Defect(ledger.replica.Replica, "forget", lambda *_: None, "waiters although nobody waits"),
 }
 
@@ -187,7 +191,7 @@ DEFECTS = {
 def test_broken_code_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     defect = DEFECTS[name]
     monkeypatch.setattr(defect.owner, defect.name, defect.broken)
-    for number in range(SEEDS_MAX):
+    for number in (defect.seed, *range(SEEDS_MAX)):
         try:
             simulate(f"broken {number}", weathers=defect.weathers)
         except SimulationFailure as failure:
