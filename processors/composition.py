@@ -1,0 +1,80 @@
+"""Composition root of the processors: which adapters they work on."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_group import KafkaMembership
+from ledger.adapters.kafka_settings import TABLES, KafkaSettings
+from ledger.adapters.kafka_transactions import KafkaTransactions
+from ledger.adapters.rocks import RocksViewStore
+from ledger.checkpoint import KEY_BYTES, Signer
+from ledger.errors import InvalidInput
+from ledger.ledger import wall_clock_ms
+from ledger.turn import Partition
+from ledger.view import ViewStore
+from processors.lane import LaneParts
+from processors.materialize import Materializer
+from processors.ports import Membership
+
+CACHE_BYTES = 16 * 1024 * 1024
+"""Block cache of one partition's rows: a worker may have all partitions."""
+
+
+def signer_in(path: Path) -> Signer:
+    """Return the key in a file that signs checkpoints, made when there is none yet, readable by its owner only.
+
+    Raises ``InvalidInput`` for a damaged one.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        try:
+            seed = bytes.fromhex(path.read_text().strip())
+        except (ValueError, OSError) as error:
+            raise InvalidInput("checkpoint_key_file", f"{path} cannot be used: {error}") from None
+        if len(seed) != KEY_BYTES:
+            raise InvalidInput("checkpoint_key_file", f"{path} does not hold {KEY_BYTES} bytes; restore it") from None
+        return Signer(seed)
+    except OSError as error:
+        raise InvalidInput("checkpoint_key_file", f"{path} cannot be made: {error}") from None
+    seed = secrets.token_bytes(KEY_BYTES)
+    with os.fdopen(handle, "w") as file:
+        file.write(seed.hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return Signer(seed)
+
+
+@asynccontextmanager
+async def materializer(
+    kafka: KafkaSettings, directory: Path, signer: Signer, *, now_ms: Callable[[], int] = wall_clock_ms
+) -> AsyncIterator[Materializer]:
+    """Give the materialize service of one worker, whose rows live in ``directory``; run it while it is open."""
+
+    def open_store(partition: Partition) -> ViewStore:
+        return RocksViewStore(directory / f"partition-{partition:05}", cache_bytes=CACHE_BYTES)
+
+    async def start_writer(partition: Partition) -> KafkaTransactions:
+        return await KafkaTransactions.start(kafka, partition)
+
+    def join(on_assigned: Callable[[frozenset[Partition]], None]) -> Membership:
+        return KafkaMembership(kafka, on_assigned)
+
+    log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
+    parts = LaneParts(
+        log=log, tables=tables, start_writer=start_writer, open_store=open_store, signer=signer, now_ms=now_ms
+    )
+    service = Materializer(parts, join)
+    try:
+        yield service
+    finally:
+        await service.close()
+        await tables.close()
+        await log.close()

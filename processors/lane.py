@@ -1,0 +1,302 @@
+"""One partition in the materialize service: restored from its table, then folded and written batch by batch.
+
+Rules kept here:
+
+- The writer is started first, which fences whoever had the partition before; only then is the table read, to its last
+  marker. What the fold goes on from is what the table says, never what this process remembers.
+- Rows, marker, facts and checkpoint of a batch are one transaction, and the local rows are written after it. Whatever
+  fails, the lane is thrown away and restored.
+- A table that does not verify is emptied and made again from the beginning of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from ledger.bootstrap import TableRefused, check_table, read_table, wipe
+from ledger.checkpoint import Signer
+from ledger.errors import Unavailable
+from ledger.facts import encode_fact, fact_key
+from ledger.fold import is_anchor
+from ledger.log import EventLog, LogGap, Record, RecordBatch
+from ledger.partition import Part, PartitionState, fold_part
+from ledger.replica import FOLD_BATCH_RECORDS_MAX
+from ledger.table import Rows
+from ledger.tables import MARKER_KEY, NO_ROWS, Marker, TableCopy, TableState, encode_marker, marker_of, table_change
+from ledger.turn import Partition, Position
+from ledger.verdict import Fact
+from ledger.view import ViewStore
+from processors.ports import StartWriter, Writer
+
+logger = structlog.get_logger("processors.lane")
+
+TABLES, LIFECYCLE, CHECKPOINTS = "tables", "lifecycle", "checkpoints"
+"""Topics that a batch is written to, without their prefix."""
+CHECKPOINT_RECORDS = 10_000
+"""A checkpoint is published after so many folded records,"""
+CHECKPOINT_INTERVAL_S = 60.0
+"""or after so long, if anything was folded since the last."""
+RESET_KEYS_MAX = 5_000
+"""Rows of a table that are deleted in one transaction when it is made again."""
+READ_WAIT_S = 0.5
+ASK_TIMEOUT_S = 10.0
+
+
+class Phase(enum.StrEnum):
+    """Where a lane is."""
+
+    RESTORING = "restoring"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """Until somebody acts; ``Lane.problem`` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneParts:
+    """What every lane is made of."""
+
+    log: EventLog
+    tables: EventLog
+    start_writer: StartWriter
+    open_store: Callable[[Partition], ViewStore]
+    signer: Signer
+    now_ms: Callable[[], int]
+
+
+class LaneStopped(Exception):
+    """The partition cannot be materialized until somebody acts."""
+
+    def __init__(self, reason: Unavailable) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Lane:
+    """One partition. ``restore`` it, then ``fold`` its batches in order, one at a time."""
+
+    def __init__(self, parts: LaneParts, partition: Partition) -> None:
+        self.partition = partition
+        self._parts = parts
+        self.store = parts.open_store(partition)
+        self._copy = TableCopy(self.store, partition)
+        self._writer: Writer | None = None
+        self._log_id = ""
+        self._tables_id = ""
+        self._state = TableState(tables_id="")
+        self._partition_state = PartitionState(rows=Rows(self.store, partition))
+        self._checkpoint_position = 0
+        self._checkpoint_due_s = 0.0
+        self._must_check_anchor = False
+        self.restored_from = ""
+        """``local``, ``tables`` or ``log``: where the rows came from at the last assignment."""
+
+    @property
+    def rows(self) -> Rows:
+        return self._partition_state.rows
+
+    @property
+    def rows_count(self) -> int:
+        return self._state.rows_count
+
+    @property
+    def marker(self) -> Marker | None:
+        """The last marker that this lane has read or written."""
+        return self._state.marker
+
+    @property
+    def start(self) -> Position:
+        """Where to read the log from: the anchor, if it can be compared, else the position."""
+        if self._must_check_anchor:
+            return Position(self.rows.meta.anchor_offset)
+        return self.rows.position
+
+    async def restore(self) -> None:
+        """Fence the writer before, and make the local rows those of the table.
+
+        Raises ``LaneStopped``, ``Unavailable``, ``WriterFenced``, ``AppendUncertain``, ``StoreFailed``.
+        """
+        self._writer = await self._parts.start_writer(self.partition)
+        self._log_id = (await self._parts.log.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
+        self._tables_id = (await self._parts.tables.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
+        known = self._copy.load()
+        if known is not None and known.tables_id == self._tables_id and await self._read(known):
+            self.restored_from = "local"
+        else:
+            await wipe(self._copy)
+            if await self._read(TableState(tables_id=self._tables_id)):
+                self.restored_from = "tables"
+            else:
+                await self._begin_anew()
+                self.restored_from = "log"
+        self._partition_state = PartitionState(rows=Rows(self.store, self.partition))
+        self._must_check_anchor = self.rows.meta.anchor_offset >= 0
+        self._checkpoint_position = self.rows.position
+        self._checkpoint_due_s = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
+        logger.info(
+            "lane_restored",
+            partition=self.partition,
+            source=self.restored_from,
+            position=self.rows.position,
+            rows=self.rows_count,
+        )
+
+    async def _read(self, state: TableState) -> bool:
+        """Read the table from ``state`` on; return whether its rows may be gone on from."""
+        try:
+            state = await read_table(self._copy, state, self._parts.tables, None)
+            check_table(self._copy, state, self._log_id)
+        except TableRefused as refused:
+            logger.warning("table_refused", partition=self.partition, reason=refused.reason, message=str(refused))
+            match refused.reason:
+                case "upgrade":
+                    raise LaneStopped(Unavailable("upgrade", str(refused))) from refused
+                case "other_log":
+                    message = f"{refused}; remove the topic 'tables' and make it again if the log is the right one"
+                    raise LaneStopped(Unavailable("log_diverged", message)) from refused
+                case "silent":
+                    raise Unavailable("lagging", str(refused)) from refused
+                case _:
+                    return False
+        self._state = state
+        return True
+
+    async def _begin_anew(self) -> None:
+        """Empty the table and the local rows, so that the fold begins at the first record of the log."""
+        await wipe(self._copy)
+        stale = sorted(await self._table_keys())
+        marker = marker_of(Rows(self.store, self.partition).meta, self._log_id, NO_ROWS, 0)
+        position = 0
+        if stale:
+            logger.warning("table_emptied", partition=self.partition, rows=len(stale))
+            assert self._writer is not None, "the writer was started"
+            for first in range(0, len(stale), RESET_KEYS_MAX):
+                deleted: list[tuple[bytes, bytes | None]] = [
+                    (key, None) for key in stale[first : first + RESET_KEYS_MAX]
+                ]
+                # A marker of no rows after each part: it verifies for nobody until all are gone.
+                written = await self._writer.write({TABLES: [*deleted, (MARKER_KEY, encode_marker(marker))]})
+                position = written[TABLES] + 1
+        self._state = TableState(tables_id=self._tables_id, position=position, marker=marker)
+        self.store.write(self._copy.state_change(self._state))
+
+    async def _table_keys(self) -> set[bytes]:
+        """Return every key that has a value in the table, whatever it is."""
+        end = await self._parts.tables.end(self.partition, timeout_s=ASK_TIMEOUT_S)
+        keys: set[bytes] = set()
+        position = Position(0)
+        if position == end:
+            return keys
+        tail = await self._parts.tables.tail({self.partition: position})
+        try:
+            while position < end:
+                for batch in await tail.next(READ_WAIT_S):
+                    position = batch.next_position
+                    for record in batch.records:
+                        if record.key is None or record.key == MARKER_KEY:
+                            continue
+                        if record.value is None:
+                            keys.discard(record.key)
+                        else:
+                            keys.add(record.key)
+                await asyncio.sleep(0)
+        except LogGap as gap:
+            raise Unavailable("log_gap", f"the table of partition {self.partition} begins at {gap.first}") from gap
+        finally:
+            await tail.close()
+        return keys
+
+    def anchor_trimmed(self, first: Position) -> bool:
+        """Return whether a gap below ``first`` hides nothing but the anchor; it is then not compared any more."""
+        if self._must_check_anchor and first <= self.rows.position:
+            self._must_check_anchor = False
+            return True
+        return False
+
+    async def fold(self, batches: list[RecordBatch]) -> int:
+        """Fold batches and write what came of them in one transaction; return how many records that were.
+
+        Raises ``LaneStopped``, ``WriterFenced``, ``AppendUncertain``, ``StoreFailed``; after any of them the lane must
+        be restored.
+        """
+        rows, facts, upgrade, count = self.rows, list[Fact](), None, 0
+        for batch in batches:
+            records = self._behind_anchor(batch)
+            for first in range(0, max(1, len(records)), FOLD_BATCH_RECORDS_MAX):
+                part = records[first : first + FOLD_BATCH_RECORDS_MAX]
+                is_last = first + len(part) == len(records)
+                next_position = batch.next_position if is_last else None
+                folded = fold_part(self._partition_state, Part(self.partition, part, next_position))
+                facts += folded.facts
+                count += len(folded.outcomes)
+                upgrade = folded.upgrade
+                if upgrade is not None:
+                    break
+                await asyncio.sleep(0)
+            if upgrade is not None:
+                break
+        if count or rows.has_skipped:
+            await self._write(facts)
+        if upgrade is not None:
+            raise LaneStopped(Unavailable("upgrade", str(upgrade)))
+        return count
+
+    def _behind_anchor(self, batch: RecordBatch) -> tuple[Record, ...]:
+        """Compare the first record of a newly opened tail with the last one folded; return what was not folded yet."""
+        if self._must_check_anchor and batch.records:
+            self._must_check_anchor = False
+            if not is_anchor(self.rows.meta, batch.records[0]):
+                message = (
+                    f"partition {self.partition}: the record at offset {self.rows.meta.anchor_offset} is not the one "
+                    "that the table was made from; the log lost or replaced records"
+                )
+                raise LaneStopped(Unavailable("log_diverged", message))
+        position = self.rows.position
+        return tuple(record for record in batch.records if record.offset >= position)
+
+    async def _write(self, facts: list[Fact]) -> None:
+        assert self._writer is not None, "the lane was restored"
+        rows = self.rows
+        changes = rows.changes()
+        change = table_change(self.store, changes, self._state.rows_digest, self._state.rows_count)
+        marker = marker_of(rows.meta, self._log_id, change.rows_digest, change.rows_count)
+        records: dict[str, list[tuple[bytes, bytes | None]]] = {
+            TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
+            LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
+            CHECKPOINTS: self._checkpoint(marker),
+        }
+        written = await self._writer.write(records)
+        self._state = TableState(
+            tables_id=self._tables_id,
+            position=written[TABLES] + 1,
+            rows_digest=change.rows_digest,
+            rows_count=change.rows_count,
+            marker=marker,
+        )
+        self.store.write(changes | self._copy.state_change(self._state))
+        rows.committed()
+
+    def _checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        """Return the checkpoint that goes with a marker, if one is due."""
+        now_s = asyncio.get_running_loop().time()
+        if marker.position - self._checkpoint_position < CHECKPOINT_RECORDS and now_s < self._checkpoint_due_s:
+            return []
+        self._checkpoint_position = marker.position
+        self._checkpoint_due_s = now_s + CHECKPOINT_INTERVAL_S
+        value = self._parts.signer.sign(self.partition, marker, self._parts.now_ms())
+        return [(marker.position.to_bytes(8, "big"), value)]
+
+    async def write_facts(self, facts: list[Fact]) -> None:
+        """Write facts that came of no record, under the same fence. Raises as ``fold`` does."""
+        assert self._writer is not None, "the lane was restored"
+        await self._writer.write({LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts]})
+
+    async def close(self) -> None:
+        """Give up the writer and the local rows."""
+        if self._writer is not None:
+            await self._writer.close()
+        self.store.close()
