@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from ledger.errors import Unavailable, UndecodableRecord
-from ledger.log import EventLog, LogGap, Record
+from ledger.log import EventLog, LogGap, Record, RecordBatch
 from ledger.rows import Kind, MetaRow
 from ledger.table import Rows, partition_prefix
 from ledger.tables import MARKER_KEY, Marker, TableCopy, TableState, agrees, decode_marker, is_row, is_supported
@@ -40,8 +40,8 @@ Progress = Callable[[Partition, int, int], None]
 class TableRefused(Exception):
     """A table must not be used; ``reason`` is one word for logs and metrics.
 
-    ``empty``, ``unreadable``, ``digest``, ``upgrade``, ``other_log``, ``beyond_end`` (its position is not in the log)
-    or ``silent`` (it could not be read to its end).
+    ``empty``, ``unreadable``, ``unclosed`` (rows without a marker), ``digest``, ``upgrade``, ``other_log``,
+    ``beyond_end`` (its position is not in the log) or ``silent`` (it could not be read to its end).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -66,60 +66,80 @@ async def read_table(copy: TableCopy, state: TableState, tables: EventLog, progr
     """
     partition = copy.partition
     end = await tables.end(partition, timeout_s=ASK_TIMEOUT_S)
-    if state.position >= end:
+    if state.position > end:
+        raise TableRefused("beyond_end", f"the table of partition {partition} lost what was read of it before")
+    if state.position == end:
         return state
-    pending: dict[bytes, bytes | None] = {}
+    reading = _Reading(copy, state, end)
     loop = asyncio.get_running_loop()
     heard_at_s = loop.time()
-    position = Position(state.position)
-    tail = await tables.tail({partition: position})
+    tail = await tables.tail({partition: reading.position})
     try:
-        while position < end or state.marker is None or pending:
+        while not reading.is_done:
             batches = await tail.next(READ_WAIT_S)
-            if not batches:
-                if position >= end and not pending and state.marker is None:
-                    raise TableRefused("empty", f"the table of partition {partition} has no marker")
-                if loop.time() - heard_at_s > SILENCE_MAX_S:
-                    raise TableRefused("silent", f"the table of partition {partition} gives nothing from {position} on")
-                continue
-            heard_at_s = loop.time()
+            if batches:
+                heard_at_s = loop.time()
+            elif reading.position >= end:
+                # A batch becomes visible as a whole, so its marker would be here.
+                reason = "unclosed" if reading.pending else "empty"
+                raise TableRefused(reason, f"the table of partition {partition} does not end with a marker")
+            elif loop.time() - heard_at_s > SILENCE_MAX_S:
+                message = f"the table of partition {partition} gives nothing from {reading.position} on"
+                raise TableRefused("silent", message)
             for batch in batches:
-                position = batch.next_position
-                records = batch.records if position < end else _to_last_marker(batch.records)
-                for record in records:
-                    if record.key is None:
-                        raise TableRefused("unreadable", f"the record at {record.offset} has no key")
-                    if record.key == MARKER_KEY:
-                        marker = _marker(record)
-                        state = copy.apply(state, pending, record.offset + 1, marker)
-                        pending = {}
-                    elif is_row(record.key):
-                        pending[record.key] = record.value
-                        if len(pending) == PENDING_ROWS_MAX:
-                            state = copy.apply(state, pending, record.offset + 1, None)
-                            pending = {}
-                            await asyncio.sleep(0)
-                    else:
-                        raise TableRefused("unreadable", f"the record at {record.offset} has a key of no kind")
+                await reading.take(batch)
             if progress is not None:
-                progress(partition, min(position, end), end)
+                progress(partition, min(reading.position, end), end)
             await asyncio.sleep(0)
     except LogGap as gap:
         raise TableRefused("unreadable", f"the table of partition {partition} begins at {gap.first}") from gap
     finally:
         await tail.close()
-    return state
+    return reading.state
 
 
-def _to_last_marker(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """Return the records up to the last marker among them: what follows belongs to a batch that is not whole yet.
+class _Reading:
+    """A table on its way into local rows."""
 
-    All of them when there is no marker, since what was read before may need the one that follows.
-    """
-    for count in range(len(records), 0, -1):
-        if records[count - 1].key == MARKER_KEY:
-            return records[:count]
-    return records
+    def __init__(self, copy: TableCopy, state: TableState, end: Position) -> None:
+        self._copy = copy
+        self._end = end
+        self.state = state
+        self.position = Position(state.position)
+        self.pending: dict[bytes, bytes | None] = {}
+        """Rows that were read and not written yet."""
+        self._has_ended = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rows are those of a marker, and the end was reached."""
+        if self._has_ended:
+            return True
+        return self.position >= self._end and not self.pending and self.state.marker is not None
+
+    async def take(self, batch: RecordBatch) -> None:
+        """Take records of the table, up to the first marker that nothing below the end follows."""
+        for record in batch.records:
+            if self._has_ended:
+                return
+            if record.key is None:
+                raise TableRefused("unreadable", f"the record at {record.offset} has no key")
+            if record.key == MARKER_KEY:
+                self._apply(record.offset + 1, _marker(record))
+                # One more offset is the control record that ended the transaction.
+                self._has_ended = record.offset + 2 >= self._end
+            elif is_row(record.key):
+                self.pending[record.key] = record.value
+                if len(self.pending) >= PENDING_ROWS_MAX:
+                    self._apply(record.offset + 1, None)
+                    await asyncio.sleep(0)
+            elif record.value is not None:
+                raise TableRefused("unreadable", f"the record at {record.offset} has a key of no kind")
+        self.position = batch.next_position
+
+    def _apply(self, position: int, marker: Marker | None) -> None:
+        self.state = self._copy.apply(self.state, self.pending, position, marker)
+        self.pending = {}
 
 
 def _marker(record: Record) -> Marker:
@@ -171,27 +191,31 @@ async def bootstrap(
     Nothing else may use ``store`` meanwhile. Interrupted, it can be begun again. Raises ``StoreFailed``.
     """
     room = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    try:
+        log_id = (await log.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
+        tables_id = (await tables.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
+    except Unavailable as error:
+        logger.warning("tables_unavailable", reason=error.reason, message=str(error))
+        return [Bootstrapped(partition=partition, marker=None, refused=error.reason) for partition in partitions]
 
     async def one(partition: Partition) -> Bootstrapped:
         async with room:
-            return await _bootstrap_partition(store, log, tables, partition, progress)
+            return await _bootstrap_partition(TableCopy(store, partition), log, log_id, tables, tables_id, progress)
 
     return list(await asyncio.gather(*(one(partition) for partition in partitions)))
 
 
 async def _bootstrap_partition(
-    store: ViewStore, log: EventLog, tables: EventLog, partition: Partition, progress: Progress | None
+    copy: TableCopy, log: EventLog, log_id: str, tables: EventLog, tables_id: str, progress: Progress | None
 ) -> Bootstrapped:
-    copy = TableCopy(store, partition)
+    partition, store = copy.partition, copy.store
     try:
-        tables_id = (await tables.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
         state = copy.load()
         if state is None or state.tables_id != tables_id:
             await wipe(copy)
             state = TableState(tables_id=tables_id)
             store.write(copy.state_change(state))
         state = await read_table(copy, state, tables, progress)
-        log_id = (await log.manifest(timeout_s=ASK_TIMEOUT_S)).log_id
         marker, _ = check_table(copy, state, log_id)
         await _check_end(log, partition, marker)
     except (TableRefused, Unavailable) as error:

@@ -12,6 +12,7 @@ that holds other rows than the writer held finds that out.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Annotated, NamedTuple
@@ -104,6 +105,9 @@ _encoder = msgspec.msgpack.Encoder()
 _marker_decoder = msgspec.msgpack.Decoder(Marker)
 _state_decoder = msgspec.msgpack.Decoder(TableState)
 _PREFIX_BYTES = 2
+# Bound once: they run for every row that changes.
+_lengths = struct.Struct(">II").pack
+_blake2b, _number = hashlib.blake2b, int.from_bytes
 
 
 def encode_marker(marker: Marker) -> bytes:
@@ -158,8 +162,7 @@ def is_row(key: bytes) -> bool:
 
 def pair_digest(key: bytes, row: bytes) -> int:
     """Return what one row adds to a row digest; ``key`` is without the partition."""
-    head = len(key).to_bytes(4, "big") + len(row).to_bytes(4, "big")
-    return int.from_bytes(hashlib.blake2b(head + key + row, digest_size=DIGEST_BYTES).digest(), "big")
+    return _number(_blake2b(_lengths(len(key), len(row)) + key + row, digest_size=DIGEST_BYTES).digest(), "big")
 
 
 def table_change(

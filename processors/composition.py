@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +24,10 @@ from processors.lane import LaneParts
 from processors.materialize import Materializer
 from processors.ports import Membership
 
+REQUEST_TIMEOUT_MS = 4_000
+METADATA_MAX_AGE_MS = 15_000
+"""A failed request asks for the leaders anew; only idle clients wait for this."""
+TAIL_RECORDS_MAX = 1_000
 CACHE_BYTES = 16 * 1024 * 1024
 """Block cache of one partition's rows: a worker may have all partitions."""
 
@@ -57,6 +63,13 @@ async def materializer(
     kafka: KafkaSettings, directory: Path, signer: Signer, *, now_ms: Callable[[], int] = wall_clock_ms
 ) -> AsyncIterator[Materializer]:
     """Give the materialize service of one worker, whose rows live in ``directory``; run it while it is open."""
+    # Nobody waits for a worker as for a read, and it has many more clients than a replica.
+    kafka = dataclasses.replace(
+        kafka,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        tail_records_max=TAIL_RECORDS_MAX,
+    )
 
     def open_store(partition: Partition) -> ViewStore:
         return RocksViewStore(directory / f"partition-{partition:05}", cache_bytes=CACHE_BYTES)
@@ -69,7 +82,13 @@ async def materializer(
 
     log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
     parts = LaneParts(
-        log=log, tables=tables, start_writer=start_writer, open_store=open_store, signer=signer, now_ms=now_ms
+        log=log,
+        tables=tables,
+        start_writer=start_writer,
+        open_store=open_store,
+        signer=signer,
+        now_ms=now_ms,
+        computing=asyncio.Lock(),
     )
     service = Materializer(parts, join)
     try:

@@ -15,6 +15,7 @@ import asyncio
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
@@ -22,7 +23,7 @@ from ledger.bootstrap import TableRefused, check_table, read_table, wipe
 from ledger.checkpoint import Signer
 from ledger.errors import Unavailable
 from ledger.facts import encode_fact, fact_key
-from ledger.fold import is_anchor
+from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.log import EventLog, LogGap, Record, RecordBatch
 from ledger.partition import Part, PartitionState, fold_part
 from ledger.replica import FOLD_BATCH_RECORDS_MAX
@@ -41,6 +42,8 @@ CHECKPOINT_RECORDS = 10_000
 """A checkpoint is published after so many folded records,"""
 CHECKPOINT_INTERVAL_S = 60.0
 """or after so long, if anything was folded since the last."""
+CHANGE_ROWS_MAX = 512
+"""Row changes that are digested before others on the event loop get their turn: about 3 ms."""
 RESET_KEYS_MAX = 5_000
 """Rows of a table that are deleted in one transaction when it is made again."""
 READ_WAIT_S = 0.5
@@ -66,6 +69,16 @@ class LaneParts:
     open_store: Callable[[Partition], ViewStore]
     signer: Signer
     now_ms: Callable[[], int]
+    computing: asyncio.Lock
+    """One lane computes at a time: if all did, each would hold up the connections of all others."""
+
+
+class _Change(NamedTuple):
+    """What was folded and not written yet."""
+
+    changes: dict[bytes, bytes | None]
+    records: list[tuple[bytes, bytes | None]]
+    marker: Marker
 
 
 class LaneStopped(Exception):
@@ -223,7 +236,18 @@ class Lane:
         Raises ``LaneStopped``, ``WriterFenced``, ``AppendUncertain``, ``StoreFailed``; after any of them the lane must
         be restored.
         """
-        rows, facts, upgrade, count = self.rows, list[Fact](), None, 0
+        async with self._parts.computing:
+            facts, upgrade, count = await self._fold_rows(batches)
+            change = await self._change() if count or self.rows.has_skipped else None
+        if change is not None:
+            await self._write(change, facts)
+        if upgrade is not None:
+            raise LaneStopped(Unavailable("upgrade", str(upgrade)))
+        return count
+
+    async def _fold_rows(self, batches: list[RecordBatch]) -> tuple[list[Fact], UnsupportedUpgrade | None, int]:
+        facts: list[Fact] = []
+        count = 0
         for batch in batches:
             records = self._behind_anchor(batch)
             for first in range(0, max(1, len(records)), FOLD_BATCH_RECORDS_MAX):
@@ -233,17 +257,10 @@ class Lane:
                 folded = fold_part(self._partition_state, Part(self.partition, part, next_position))
                 facts += folded.facts
                 count += len(folded.outcomes)
-                upgrade = folded.upgrade
-                if upgrade is not None:
-                    break
+                if folded.upgrade is not None:
+                    return facts, folded.upgrade, count
                 await asyncio.sleep(0)
-            if upgrade is not None:
-                break
-        if count or rows.has_skipped:
-            await self._write(facts)
-        if upgrade is not None:
-            raise LaneStopped(Unavailable("upgrade", str(upgrade)))
-        return count
+        return facts, None, count
 
     def _behind_anchor(self, batch: RecordBatch) -> tuple[Record, ...]:
         """Compare the first record of a newly opened tail with the last one folded; return what was not folded yet."""
@@ -258,27 +275,38 @@ class Lane:
         position = self.rows.position
         return tuple(record for record in batch.records if record.offset >= position)
 
-    async def _write(self, facts: list[Fact]) -> None:
+    async def _change(self) -> _Change:
+        """Return what was folded since the last write, and what it means for the table."""
+        changes = self.rows.changes()
+        items = list(changes.items())
+        records: list[tuple[bytes, bytes | None]] = []
+        rows_digest, rows_count = self._state.rows_digest, self._state.rows_count
+        for first in range(0, len(items), CHANGE_ROWS_MAX):
+            part = dict(items[first : first + CHANGE_ROWS_MAX])
+            changed, rows_digest, rows_count = table_change(self.store, part, rows_digest, rows_count)
+            records += changed
+            await asyncio.sleep(0)
+        return _Change(changes, records, marker_of(self.rows.meta, self._log_id, rows_digest, rows_count))
+
+    async def _write(self, change: _Change, facts: list[Fact]) -> None:
         assert self._writer is not None, "the lane was restored"
-        rows = self.rows
-        changes = rows.changes()
-        change = table_change(self.store, changes, self._state.rows_digest, self._state.rows_count)
-        marker = marker_of(rows.meta, self._log_id, change.rows_digest, change.rows_count)
-        records: dict[str, list[tuple[bytes, bytes | None]]] = {
-            TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
-            LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
-            CHECKPOINTS: self._checkpoint(marker),
-        }
-        written = await self._writer.write(records)
+        marker = change.marker
+        written = await self._writer.write(
+            {
+                TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
+                LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
+                CHECKPOINTS: self._checkpoint(marker),
+            }
+        )
         self._state = TableState(
             tables_id=self._tables_id,
             position=written[TABLES] + 1,
-            rows_digest=change.rows_digest,
-            rows_count=change.rows_count,
+            rows_digest=marker.rows_digest,
+            rows_count=marker.rows_count,
             marker=marker,
         )
-        self.store.write(changes | self._copy.state_change(self._state))
-        rows.committed()
+        self.store.write(change.changes | self._copy.state_change(self._state))
+        self.rows.committed()
 
     def _checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
         """Return the checkpoint that goes with a marker, if one is due."""

@@ -31,7 +31,7 @@ TAIL_WAIT_S = 0.1
 """Longest wait of one read: how soon a restored lane or a lost partition is noticed."""
 BACKLOG_RECORDS_MAX = 4_000
 """Records read and not folded yet, in all: one or two seconds of work."""
-BATCH_RECORDS_MAX = 1_000
+BATCH_RECORDS_MAX = 500
 """Records folded in one transaction: large enough that the transaction costs little, small enough for its timeout."""
 RETRY_PAUSE_S = 0.5
 """Before a lane is restored again after a failure,"""
@@ -90,6 +90,7 @@ class LaneStatus:
     phase: Phase
     problem: str
     position: Position
+    """Of the last marker."""
     end: Position | None
     clock_ms: int
     rows_count: int
@@ -359,14 +360,14 @@ def _taken(backlog: list[RecordBatch]) -> list[RecordBatch]:
 
 def _status(slot: Slot) -> LaneStatus:
     lane = slot.lane
-    meta = None if lane is None else lane.rows.meta
+    marker = None if lane is None else lane.marker
     return LaneStatus(
         partition=slot.partition,
         phase=slot.phase,
         problem=slot.problem,
-        position=Position(0 if meta is None else meta.position),
+        position=Position(0 if marker is None else marker.position),
         end=slot.end,
-        clock_ms=0 if meta is None else meta.clock_ms,
+        clock_ms=0 if marker is None else marker.clock_ms,
         rows_count=0 if lane is None else lane.rows_count,
         restored_from="" if lane is None else lane.restored_from,
     )

@@ -26,6 +26,8 @@ START_TIMEOUT_S = 10.0
 """For the producer's ID; the broker ends an open transaction of the writer before within it."""
 WRITE_TIMEOUT_S = 8.0
 """One transaction. Below ``TRANSACTION_TIMEOUT_MS``, so that it is given up here first."""
+YIELD_RECORDS = 512
+"""Records put into a batch before others on the event loop get their turn: about 3 ms."""
 Records = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
 """Keys and values by topic, named without its prefix."""
 
@@ -74,10 +76,15 @@ class KafkaTransactions:
         have been committed.
         """
         producer = self._producer
+        sent: list[asyncio.Future[RecordMetadata]] = []
+        written: dict[str, Offset] = {}
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await producer.begin_transaction()
-                written = await asyncio.gather(*(self._send(name, rows) for name, rows in records.items() if rows))
+                last = {name: await self._send(name, rows, sent) for name, rows in records.items() if rows}
+                for name, (answer, count) in last.items():
+                    written[name] = Offset((await answer).offset + count - 1)
+                await asyncio.gather(*sent)
                 await producer.commit_transaction()
         except ProducerFenced as error:
             raise WriterFenced(f"the writer of partition {self._partition} was replaced") from error
@@ -85,16 +92,19 @@ class KafkaTransactions:
             raise AppendUncertain(
                 f"a transaction of partition {self._partition} failed: {type(error).__name__}"
             ) from error
-        return dict(written)
+        finally:
+            self._forget(sent)
+        return written
 
     async def close(self) -> None:
         """Close the connections within a bounded time; what is open is aborted by the next writer or the broker."""
         await stop_producer(self._producer)
 
-    async def _send(self, name: str, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[str, Offset]:
-        """Send the records of one topic in order."""
+    async def _send(
+        self, name: str, records: Sequence[tuple[bytes, bytes | None]], sent: list[asyncio.Future[RecordMetadata]]
+    ) -> tuple[asyncio.Future[RecordMetadata], int]:
+        """Send the records of one topic in order; return the last batch's answer and how many records it has."""
         topic, partition = self._settings.topic(name), int(self._partition)
-        sent: list[asyncio.Future[RecordMetadata]] = []
         batch, count = self._producer.create_batch(), 0
         for key, value in records:
             if batch.append(timestamp=None, key=key, value=value) is None:
@@ -103,9 +113,21 @@ class KafkaTransactions:
                 appended = batch.append(timestamp=None, key=key, value=value)
                 assert appended is not None, "a record fits into an empty batch"
             count += 1
+            if count % YIELD_RECORDS == 0:
+                await asyncio.sleep(0)
         sent.append(await self._producer.send_batch(batch, topic, partition=partition))
-        answers = await asyncio.gather(*sent)
-        return name, Offset(answers[-1].offset + count - 1)
+        return sent[-1], count
+
+    def _forget(self, sent: Sequence[asyncio.Future[RecordMetadata]]) -> None:
+        """Mark every failure as seen: the first one was raised, and aiokafka sets the same on all that wait."""
+        for answer in sent:
+            if not answer.done():
+                answer.cancel()
+            elif not answer.cancelled():
+                answer.exception()
+        ended = self._producer._txn_manager.wait_for_transaction_end()
+        if ended is not None and ended.done() and not ended.cancelled():
+            ended.exception()
 
 
 def transactional_id(settings: KafkaSettings, partition: Partition) -> str:

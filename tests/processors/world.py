@@ -1,4 +1,4 @@
-"""What tests of the processors do: run workers in this process, publish turns, and read tables as a new replica would."""
+"""What tests of the processors do: run workers in this process, publish turns, read tables as a new replica does."""
 
 from __future__ import annotations
 
@@ -85,7 +85,12 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: f
 
 def caught_up(service: Materializer, ledger: Ledger) -> bool:
     """Return whether a worker has written what a replica has folded."""
-    positions = {status.partition: status.position for status in service.statuses()}
+    return caught_up_together([service], ledger)
+
+
+def caught_up_together(services: list[Materializer], ledger: Ledger) -> bool:
+    """The same of several workers."""
+    positions = {status.partition: status.position for service in services for status in service.statuses()}
     states = ledger.replica.states()
     return all(positions.get(number) == state.rows.position for number, state in states.items())
 
