@@ -219,7 +219,9 @@ async def _bootstrap_partition(
         marker, _ = check_table(copy, state, log_id)
         await _check_end(log, partition, marker)
     except (TableRefused, Unavailable) as error:
-        logger.warning("table_refused", partition=partition, reason=error.reason, message=str(error))
+        # A partition that nobody has made a table of yet is nothing to be warned of.
+        say = logger.info if error.reason == "empty" else logger.warning
+        say("table_refused", partition=partition, reason=error.reason, message=str(error))
         await wipe(copy)
         return Bootstrapped(partition=partition, marker=None, refused=error.reason)
     store.write(copy.state_change(None))

@@ -164,7 +164,8 @@ class Lane:
             state = await read_table(self._copy, state, self._parts.tables, None)
             check_table(self._copy, state, self._log_id)
         except TableRefused as refused:
-            logger.warning("table_refused", partition=self.partition, reason=refused.reason, message=str(refused))
+            say = logger.info if refused.reason == "empty" else logger.warning
+            say("table_refused", partition=self.partition, reason=refused.reason, message=str(refused))
             match refused.reason:
                 case "upgrade":
                     raise LaneStopped(Unavailable("upgrade", str(refused))) from refused
