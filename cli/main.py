@@ -13,6 +13,7 @@ from cli.demo.command import demo
 from cli.failures import EPILOG, ReportingGroup
 from cli.lookups import history, lookup
 from cli.policy import policy
+from cli.process import process
 from cli.publish import publish
 from cli.replay import replay
 from cli.serve import serve
@@ -57,6 +58,7 @@ app.command()(replay)
 app.add_typer(topics, name="topics")
 app.add_typer(policy, name="policy")
 app.add_typer(view, name="view")
+app.add_typer(process, name="process")
 app.command()(demo)
 
 

@@ -7,27 +7,36 @@ import dataclasses
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_content import KafkaContentStore
 from ledger.adapters.kafka_group import KafkaMembership
-from ledger.adapters.kafka_settings import TABLES, KafkaSettings
+from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from ledger.adapters.kafka_topics import SEGMENT_MS
 from ledger.adapters.kafka_transactions import KafkaTransactions
+from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.checkpoint import KEY_BYTES, Signer
 from ledger.errors import InvalidInput
 from ledger.ledger import wall_clock_ms
 from ledger.turn import Partition
 from ledger.view import ViewStore
+from processors.erase import Eraser
 from processors.lane import LaneParts
 from processors.materialize import Materializer
 from processors.ports import Membership
+from processors.settings import ProcessSettings
+from processors.upkeep import Upkeep
+from processors.watch import Watcher
 
 REQUEST_TIMEOUT_MS = 4_000
 METADATA_MAX_AGE_MS = 15_000
 """A failed request asks for the leaders anew; only idle clients wait for this."""
 TAIL_RECORDS_MAX = 1_000
+ASK_TIMEOUT_S = 30.0
 CACHE_BYTES = 16 * 1024 * 1024
 """Block cache of one partition's rows: a worker may have all partitions."""
 
@@ -64,12 +73,7 @@ async def materializer(
 ) -> AsyncIterator[Materializer]:
     """Give the materialize service of one worker, whose rows live in ``directory``; run it while it is open."""
     # Nobody waits for a worker as for a read, and it has many more clients than a replica.
-    kafka = dataclasses.replace(
-        kafka,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        metadata_max_age_ms=METADATA_MAX_AGE_MS,
-        tail_records_max=TAIL_RECORDS_MAX,
-    )
+    kafka = patient(kafka)
 
     def open_store(partition: Partition) -> ViewStore:
         return RocksViewStore(directory / f"partition-{partition:05}", cache_bytes=CACHE_BYTES)
@@ -97,3 +101,51 @@ async def materializer(
         await service.close()
         await tables.close()
         await log.close()
+
+
+def patient(kafka: KafkaSettings) -> KafkaSettings:
+    """Return the settings of a process that nobody waits for, and that has many clients."""
+    return dataclasses.replace(
+        kafka,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        tail_records_max=TAIL_RECORDS_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The parts of one worker."""
+
+    materializer: Materializer
+    eraser: Eraser
+    upkeep: Upkeep
+    watcher: Watcher
+
+
+@asynccontextmanager
+async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
+    """Give the parts of a worker; whoever opens them runs them. Raises ``InvalidInput``, ``Unavailable``."""
+    kafka = patient(settings.kafka_settings())
+    signer = signer_in(settings.checkpoint_key_file)
+    async with AsyncExitStack() as stack:
+        log, contents, tables = KafkaLog(kafka), KafkaLog(kafka, CONTENT), KafkaLog(kafka, TABLES)
+        for topic in (log, contents, tables):
+            stack.push_async_callback(topic.close)
+        # Never started: it erases, and keeps no copy.
+        store = KafkaContentStore(kafka, MemoryViewStore())
+        stack.push_async_callback(store.close)
+        eraser = Eraser(store)
+        materialize = await stack.enter_async_context(
+            materializer(kafka, settings.process_directory, signer, now_ms=wall_clock_ms)
+        )
+        segment_ms = int(await contents.config("segment.ms", timeout_s=ASK_TIMEOUT_S) or SEGMENT_MS)
+        upkeep = Upkeep(
+            materialize.lanes,
+            eraser,
+            contents=contents,
+            tables=tables,
+            roll_interval_s=segment_ms / 1000,
+            sweep_interval_s=settings.sweep_interval_s,
+        )
+        yield Worker(materializer=materialize, eraser=eraser, upkeep=upkeep, watcher=Watcher(signer.public_key))

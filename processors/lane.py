@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,10 +29,10 @@ from ledger.partition import Part, PartitionState, fold_part
 from ledger.replica import FOLD_BATCH_RECORDS_MAX
 from ledger.table import Rows
 from ledger.tables import MARKER_KEY, NO_ROWS, Marker, TableCopy, TableState, encode_marker, marker_of, table_change
-from ledger.turn import Partition, Position
+from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Fact
 from ledger.view import ViewStore
-from processors.ports import StartWriter, Writer
+from processors.ports import Records, StartWriter, Writer
 
 logger = structlog.get_logger("processors.lane")
 
@@ -98,6 +98,8 @@ class Lane:
         self.store = parts.open_store(partition)
         self._copy = TableCopy(self.store, partition)
         self._writer: Writer | None = None
+        self._writing = asyncio.Lock()
+        """A writer has one transaction at a time."""
         self._log_id = ""
         self._tables_id = ""
         self._state = TableState(tables_id="")
@@ -290,9 +292,8 @@ class Lane:
         return _Change(changes, records, marker_of(self.rows.meta, self._log_id, rows_digest, rows_count))
 
     async def _write(self, change: _Change, facts: list[Fact]) -> None:
-        assert self._writer is not None, "the lane was restored"
         marker = change.marker
-        written = await self._writer.write(
+        written = await self._transact(
             {
                 TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
                 LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
@@ -319,10 +320,20 @@ class Lane:
         value = self._parts.signer.sign(self.partition, marker, self._parts.now_ms())
         return [(marker.position.to_bytes(8, "big"), value)]
 
-    async def write_facts(self, facts: list[Fact]) -> None:
+    async def write_facts(self, facts: Sequence[Fact]) -> None:
         """Write facts that came of no record, under the same fence. Raises as ``fold`` does."""
+        await self._transact({LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts]})
+
+    async def write_again(self) -> None:
+        """Write the last marker once more, so that a table to which nothing is written begins a new segment: only what
+        lies in closed ones is compacted. Raises as ``fold`` does."""
+        if self.marker is not None:
+            await self._transact({TABLES: [(MARKER_KEY, encode_marker(self.marker))]})
+
+    async def _transact(self, records: Records) -> Mapping[str, Offset]:
         assert self._writer is not None, "the lane was restored"
-        await self._writer.write({LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts]})
+        async with self._writing:
+            return await self._writer.write(records)
 
     async def close(self) -> None:
         """Give up the writer and the local rows."""

@@ -8,6 +8,7 @@ the clock of idle partitions whose queue is due.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,9 @@ class Materializer:
         self._tailed: dict[Partition, int] = {}
         self._ends_at_s = 0.0
         self._asking: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._has_ended = asyncio.Event()
+        self._has_ended.set()
         self.records_count = 0
         """Records folded and written since the start; a metric."""
         self.restores_count = 0
@@ -120,9 +124,16 @@ class Materializer:
         self.ticks_count = 0
 
     async def run(self) -> None:
-        """Work until cancelled. Raises ``Unavailable`` only when the group cannot be joined."""
+        """Work until cancelled or closed. Raises ``Unavailable`` only when the group cannot be joined."""
         await self._membership.start()
-        while True:
+        self._has_ended.clear()
+        try:
+            await self._work()
+        finally:
+            self._has_ended.set()
+
+    async def _work(self) -> None:
+        while not self._is_closing:
             self._share_out()
             try:
                 await self._read_once()
@@ -138,6 +149,10 @@ class Materializer:
 
     async def close(self) -> None:
         """Finish what is being written, give up every partition and leave the group."""
+        self._is_closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._has_ended.wait()
         tasks = [slot.task for slot in self._slots.values() if slot.task is not None and slot.phase is Phase.RUNNING]
         if tasks:
             await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
@@ -287,7 +302,8 @@ class Materializer:
             while slot.backlog:
                 assert slot.lane is not None, "a running slot has a lane"
                 batches = _taken(slot.backlog)
-                self.records_count += await slot.lane.fold(batches)
+                count = await slot.lane.fold(batches)
+                self.records_count += count
         except LaneStopped as stopped:
             self._stop(slot, stopped.reason)
         except RECOVERABLE as error:

@@ -54,6 +54,10 @@ class KafkaLog:
         """See ``EventLog.manifest``."""
         return await self._leaders.manifest(timeout_s=timeout_s)
 
+    async def config(self, name: str, *, timeout_s: float) -> str | None:
+        """Return one value of the topic's configuration, None if this client may not see it. Raises ``Unavailable``."""
+        return await self._leaders.topic_config(name, timeout_s=timeout_s)
+
     @property
     def retired_producer_count(self) -> int:
         """Producers given up so far; a metric."""
