@@ -18,7 +18,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.errors import InvalidInput
-from ledger.keeper import Keeper
+from ledger.keeper import DiskKeeper, Keeper
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy
@@ -147,6 +147,10 @@ async def open_kafka(
         raise
     contents = KafkaContentStore(kafka, copies)
 
+    def purge() -> None:
+        copies.purge()
+        store.purge()
+
     async def close_copies() -> None:
         copies.close()
 
@@ -157,6 +161,7 @@ async def open_kafka(
         alias_key,
         settings=settings,
         on_outcome=on_outcome,
+        keeper=lambda _reader, _replica: DiskKeeper(lambda: contents.erased_count, purge),
         on_close=close_copies,
     )
     try:
