@@ -8,6 +8,7 @@ reads committed records only with ``exactly_once``, which lost data; ``ledger.fa
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -110,17 +111,28 @@ class ProcessorService(faust.Service):
 
     @faust.Service.task
     async def _materialize(self) -> None:
-        while not self.should_stop:
-            try:
-                # Returns when it is closed, which ``on_stop`` does.
-                await self._worker.materializer.run()
-            except LedgerError as error:
-                logger.warning("materialize_interrupted", message=str(error))
-                await self.sleep(RETRY_PAUSE_S)
+        await self._keep_running("materialize", self._worker.materializer.run)
 
     @faust.Service.task
     async def _keep_up(self) -> None:
-        await self._worker.upkeep.run()
+        await self._keep_running("upkeep", self._worker.upkeep.run)
+
+    async def _keep_running(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something until the worker stops; begin it again when the ledger's own errors end it.
+
+        In a task of its own, since Faust takes a cancellation for an orderly end, whoever was meant by it.
+        """
+        while not self.should_stop:
+            running = asyncio.create_task(run())
+            try:
+                await asyncio.wait([running])
+            finally:
+                running.cancel()
+            if not running.cancelled() and (error := running.exception()) is not None:
+                if not isinstance(error, LedgerError):
+                    raise error
+                logger.warning("service_interrupted", service=name, message=str(error))
+            await self.sleep(RETRY_PAUSE_S)
 
     async def on_stop(self) -> None:
         """Finish what is being written, and give the partitions up."""

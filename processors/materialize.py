@@ -114,6 +114,7 @@ class Materializer:
         self._tailed: dict[Partition, int] = {}
         self._ends_at_s = 0.0
         self._asking: asyncio.Task[None] | None = None
+        self._has_joined = False
         self._is_closing = False
         self._has_ended = asyncio.Event()
         self._has_ended.set()
@@ -125,9 +126,11 @@ class Materializer:
 
     async def run(self) -> None:
         """Work until cancelled or closed. Raises ``Unavailable`` only when the group cannot be joined."""
-        await self._membership.start()
         self._has_ended.clear()
         try:
+            if not self._has_joined:
+                await self._membership.start()
+                self._has_joined = True
             await self._work()
         finally:
             self._has_ended.set()

@@ -10,6 +10,7 @@ from ledger.errors import Unavailable, UndecodableRecord
 from ledger.log import EventLog, LogGap
 from ledger.tables import MARKER_KEY, Marker, decode_marker
 from ledger.turn import Partition, Position
+from processors.trim import BoundedLog
 
 ASK_TIMEOUT_S = 10.0
 READ_WAIT_S = 0.5
@@ -24,6 +25,8 @@ class TableStatus:
     """One partition's table."""
 
     partition: Partition
+    first: Position
+    """Where the log begins: its history is complete from there on."""
     end: Position
     """Of the log."""
     marker: Marker | None
@@ -35,23 +38,24 @@ class TableStatus:
         return max(0, self.end - (0 if self.marker is None else self.marker.position))
 
 
-async def table_statuses(log: EventLog, tables: EventLog, partitions: Iterable[Partition]) -> list[TableStatus]:
+async def table_statuses(log: BoundedLog, tables: EventLog, partitions: Iterable[Partition]) -> list[TableStatus]:
     """Return the status of each partition. Raises ``Unavailable``."""
     return list(await asyncio.gather(*(_status(log, tables, partition) for partition in partitions)))
 
 
-async def _status(log: EventLog, tables: EventLog, partition: Partition) -> TableStatus:
+async def _status(log: BoundedLog, tables: EventLog, partition: Partition) -> TableStatus:
     problem, marker = "", None
     try:
         marker = await last_marker(tables, partition)
     except UndecodableRecord as error:
         problem = f"the last marker cannot be read: {error.reason}"
     end = await log.end(partition, timeout_s=ASK_TIMEOUT_S)
+    first = await log.first(partition, timeout_s=ASK_TIMEOUT_S)
     if marker is None and not problem:
         problem = "there is no table yet"
     elif marker is not None and marker.position > end:
         problem = "the table is ahead of its log"
-    return TableStatus(partition=partition, end=end, marker=marker, problem=problem)
+    return TableStatus(partition=partition, first=first, end=end, marker=marker, problem=problem)
 
 
 async def last_marker(tables: EventLog, partition: Partition) -> Marker | None:

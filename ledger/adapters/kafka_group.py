@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ledger.adapters.kafka_settings import TURNS, KafkaSettings
+from ledger.adapters.kafka_tail import stop_consumer
 from ledger.errors import Unavailable
 from ledger.tables import PartitionLost
 from ledger.turn import Partition, Position
@@ -25,8 +26,6 @@ HEARTBEAT_MS = 1_000
 REBALANCE_TIMEOUT_MS = 10_000
 POLL_S = 1.0
 CONFIRM_TIMEOUT_S = 5.0
-STOP_TIMEOUT_S = 5.0
-"""How long leaving the group may take; a member that does not leave is missed after its session."""
 
 
 class KafkaMembership:
@@ -114,6 +113,5 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka sh
 
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
-    with contextlib.suppress(TimeoutError, KafkaError):
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await consumer.stop()
+    with contextlib.suppress(KafkaError):
+        await stop_consumer(consumer)
