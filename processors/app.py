@@ -14,10 +14,11 @@ from typing import Any
 
 import faust
 import structlog
+import uvloop
 
 from ledger.errors import LedgerError
 from ledger.turn import Partition
-from processors.composition import Worker, opened
+from processors.composition import Worker, check_topics_exist, locked, opened
 from processors.metrics import serve_metrics
 from processors.settings import ProcessSettings
 
@@ -153,13 +154,15 @@ def _credentials(security: Any) -> Any:
 
 
 def run(settings: ProcessSettings) -> None:
-    """Run a worker until SIGTERM or SIGINT. Raises ``InvalidInput`` for wrong settings, ``OSError``."""
-    import uvloop
-
-    loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
+    """Run a worker until SIGTERM or SIGINT. Raises ``InvalidInput``, ``StateDirectoryLocked``,
+    ``Unavailable``, ``OSError``."""
     # Faust makes its own directory in it, but not this one.
     settings.process_directory.mkdir(parents=True, exist_ok=True)
-    app = create_app(settings)
-    worker = faust.Worker(app, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
-    worker.execute_from_commandline()
+    with locked(settings.process_directory):
+        # What Faust would end with says less.
+        asyncio.run(check_topics_exist(settings.kafka_settings()))
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        app = create_app(settings)
+        worker = faust.Worker(app, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
+        worker.execute_from_commandline()

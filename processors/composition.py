@@ -6,21 +6,21 @@ import asyncio
 import dataclasses
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
 from ledger.adapters.kafka_group import KafkaMembership
-from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS, KafkaSettings
 from ledger.adapters.kafka_topics import SEGMENT_MS
 from ledger.adapters.kafka_transactions import KafkaTransactions
 from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.checkpoint import KEY_BYTES, Signer
-from ledger.errors import InvalidInput
+from ledger.errors import InvalidInput, Unavailable
 from ledger.ledger import wall_clock_ms
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -37,6 +37,8 @@ METADATA_MAX_AGE_MS = 15_000
 """A failed request asks for the leaders anew; only idle clients wait for this."""
 TAIL_RECORDS_MAX = 1_000
 ASK_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 10.0
+"""For the first answer of a broker; a supervisor starts a worker again that did not get it."""
 CACHE_BYTES = 16 * 1024 * 1024
 """Block cache of one partition's rows: a worker may have all partitions."""
 
@@ -67,9 +69,37 @@ def signer_in(path: Path) -> Signer:
     return Signer(seed)
 
 
+Join = Callable[[Callable[[frozenset[Partition]], None]], Membership]
+"""Makes the membership of a worker; it is told whom to call with the partitions that are assigned."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Own a worker's directory for a while. Raises ``StateDirectoryLocked`` when another process does."""
+    store = RocksViewStore(directory / "lock")
+    try:
+        yield
+    finally:
+        store.close()
+
+
+async def check_topics_exist(kafka: KafkaSettings) -> None:
+    """Return when all five topics are there with equal partitions. Raises ``Unavailable``."""
+    counts: dict[str, int] = {}
+    for name in (TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS):
+        topic = KafkaLog(kafka, name)
+        try:
+            counts[name] = (await topic.manifest(timeout_s=START_TIMEOUT_S)).partition_count
+        finally:
+            await topic.close()
+    if len(set(counts.values())) != 1:
+        said = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise Unavailable("manifest", f"the topics have different numbers of partitions: {said}")
+
+
 @asynccontextmanager
 async def materializer(
-    kafka: KafkaSettings, directory: Path, signer: Signer, *, now_ms: Callable[[], int] = wall_clock_ms
+    kafka: KafkaSettings, directory: Path, signer: Signer, *, join: Join | None = None
 ) -> AsyncIterator[Materializer]:
     """Give the materialize service of one worker, whose rows live in ``directory``; run it while it is open."""
     # Nobody waits for a worker as for a read, and it has many more clients than a replica.
@@ -81,9 +111,6 @@ async def materializer(
     async def start_writer(partition: Partition) -> KafkaTransactions:
         return await KafkaTransactions.start(kafka, partition)
 
-    def join(on_assigned: Callable[[frozenset[Partition]], None]) -> Membership:
-        return KafkaMembership(kafka, on_assigned)
-
     log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
     parts = LaneParts(
         log=log,
@@ -91,10 +118,10 @@ async def materializer(
         start_writer=start_writer,
         open_store=open_store,
         signer=signer,
-        now_ms=now_ms,
+        now_ms=wall_clock_ms,
         computing=asyncio.Lock(),
     )
-    service = Materializer(parts, join)
+    service = Materializer(parts, join or (lambda on_assigned: KafkaMembership(kafka, on_assigned)))
     try:
         yield service
     finally:
@@ -136,9 +163,7 @@ async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
         store = KafkaContentStore(kafka, MemoryViewStore())
         stack.push_async_callback(store.close)
         eraser = Eraser(store)
-        materialize = await stack.enter_async_context(
-            materializer(kafka, settings.process_directory, signer, now_ms=wall_clock_ms)
-        )
+        materialize = await stack.enter_async_context(materializer(kafka, settings.process_directory, signer))
         segment_ms = int(await contents.config("segment.ms", timeout_s=ASK_TIMEOUT_S) or SEGMENT_MS)
         upkeep = Upkeep(
             materialize.lanes,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -192,7 +193,19 @@ class Materializer:
             self._release(self._slots[partition])
         for partition in self._assigned - set(self._slots):
             slot = self._slots[partition] = Slot(partition)
-            slot.task = asyncio.create_task(self._restore(slot))
+            self._start(slot, self._restore(slot))
+
+    def _start(self, slot: Slot, work: Coroutine[Any, Any, None]) -> None:
+        task = slot.task = asyncio.create_task(work)
+        task.add_done_callback(lambda done: self._on_task_end(slot, done))
+
+    def _on_task_end(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        """A task that ends with an error that nobody expected has met a defect of ours: that partition stops."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.critical("lane_failed", partition=slot.partition, exc_info=error)
+        message = f"the worker met a defect ({type(error).__name__}); restart it and report it"
+        self._stop(slot, Unavailable("defect", message))
 
     def _release(self, slot: Slot) -> None:
         """Give a partition up; its lane is closed in the background, and before it is opened again."""
@@ -279,7 +292,7 @@ class Materializer:
             slot.read_to = batch.next_position
             slot.progressed_at_s = time.monotonic()
             if slot.task is None:
-                slot.task = asyncio.create_task(self._fold(slot))
+                self._start(slot, self._fold(slot))
 
     async def _drop_tail(self) -> None:
         if self._tail is not None:
@@ -316,7 +329,7 @@ class Materializer:
             logger.warning("lane_interrupted", partition=slot.partition, message=slot.problem)
             slot.phase = Phase.RESTORING
             slot.backlog.clear()
-            slot.task = asyncio.create_task(self._restore(slot))
+            self._start(slot, self._restore(slot))
         else:
             slot.task = None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,38 @@ async def test_checkpoints_are_signed_and_name_the_marker(kafka_settings: KafkaS
         assert marker is not None
         assert checkpoint.marker.position <= marker.position
         assert checkpoint.marker.log_id == marker.log_id
+
+
+class Everything:
+    """A membership that gives every partition to everybody, and takes them for members whatever happens."""
+
+    def __init__(self, on_assigned: Callable[[frozenset[Partition]], None]) -> None:
+        self._on_assigned = on_assigned
+
+    async def start(self) -> None:
+        self._on_assigned(frozenset(PARTITIONS))
+
+    async def confirm(self, partition: Partition, position: Position) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_two_workers_that_fight_over_all_partitions_leave_tables_that_verify(
+    kafka_settings: KafkaSettings, tmp_path: Path
+) -> None:
+    async with (
+        replica(kafka_settings, tmp_path / "replica") as ledger,
+        worker(kafka_settings, tmp_path / "one", join=Everything) as one,
+        worker(kafka_settings, tmp_path / "two", join=Everything) as two,
+    ):
+        for _ in range(6):
+            await publish(ledger, 50)
+            store, results = await bootstrapped(kafka_settings)
+            assert {result.refused for result in results} <= {"", "empty"}
+        await until(lambda: caught_up(one, ledger) or caught_up(two, ledger))
+        store, results = await bootstrapped(kafka_settings)
+        assert [result.refused for result in results] == ["", ""]
+        assert rows_of(store) == rows_of(ledger.store)
+        assert one.fenced_count + two.fenced_count > 0

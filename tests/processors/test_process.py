@@ -19,6 +19,7 @@ import pytest
 
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from processors.composition import locked
 from processors.status import TableStatus, table_statuses
 from tests.adapters.kafka_world import made_topics
 from tests.cli.conftest import CONTINUED, PORTABLE, Ran, Run, home, ndjson, run, serving
@@ -121,6 +122,17 @@ async def test_worker_makes_tables_erases_and_stops_in_order(kafka_bootstrap: st
         process.signal(signal.SIGTERM)
         assert process.child is not None
         assert await asyncio.to_thread(process.child.wait, 20) == 0
+
+
+def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_reason(run: Run, tmp_path: Path) -> None:
+    words = ["process", "--bootstrap", "127.0.0.1:1", "--port", "0", "--directory", str(tmp_path / "worker")]
+    words += ["--checkpoint-key-file", str(tmp_path / "checkpoint.key"), "--log-level", "error"]
+    with locked(tmp_path / "worker"):
+        ran = run(*words)
+        assert ran.code == 6
+        assert "is open in another place" in ran.err
+    ran = run(*words)
+    assert ran.code == 4, ran.err
 
 
 async def test_erase_waits_until_the_last_copy_on_the_brokers_is_gone(

@@ -20,7 +20,7 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.table import folded_rows
 from ledger.turn import Content, Owner, Partition, Scope, Turn
-from processors.composition import materializer
+from processors.composition import Join, materializer
 from processors.materialize import Materializer
 from tests.adapters.kafka_world import PARTITION_COUNT
 
@@ -61,9 +61,9 @@ async def replica(
 
 
 @asynccontextmanager
-async def worker(settings: KafkaSettings, directory: Path) -> AsyncIterator[Materializer]:
+async def worker(settings: KafkaSettings, directory: Path, *, join: Join | None = None) -> AsyncIterator[Materializer]:
     """Run a worker."""
-    async with materializer(settings, directory, SIGNER) as service:
+    async with materializer(settings, directory, SIGNER, join=join) as service:
         running = asyncio.create_task(service.run())
         try:
             yield service
