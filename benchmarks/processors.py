@@ -219,9 +219,7 @@ async def _erased(settings: KafkaSettings, *, count: int) -> Figure:
     ]
     began_s = time.perf_counter()
     for first in range(0, count, ERASE_FACTS_MAX):
-        await eraser.take(
-            (Partition(number % 16), fact) for number, fact in enumerate(facts[first : first + ERASE_FACTS_MAX])
-        )
+        await eraser.take(facts[first : first + ERASE_FACTS_MAX])
     elapsed_s = time.perf_counter() - began_s
     await store.close()
     return Figure(name="erase, contents", where="Kafka", count=count, rate_per_s=count / elapsed_s)
