@@ -23,7 +23,6 @@ from ledger.checkpoint import KEY_BYTES, Signer
 from ledger.errors import InvalidInput, Unavailable
 from ledger.ledger import wall_clock_ms
 from ledger.turn import Partition
-from ledger.view import ViewStore
 from processors.erase import Eraser
 from processors.lane import LaneParts
 from processors.materialize import Materializer
@@ -105,7 +104,7 @@ async def materializer(
     # Nobody waits for a worker as for a read, and it has many more clients than a replica.
     kafka = patient(kafka)
 
-    def open_store(partition: Partition) -> ViewStore:
+    def open_store(partition: Partition) -> RocksViewStore:
         return RocksViewStore(directory / f"partition-{partition:05}", cache_bytes=CACHE_BYTES)
 
     async def start_writer(partition: Partition) -> KafkaTransactions:

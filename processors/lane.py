@@ -30,9 +30,8 @@ from ledger.replica import FOLD_BATCH_RECORDS_MAX
 from ledger.table import Rows
 from ledger.tables import MARKER_KEY, NO_ROWS, Marker, TableCopy, TableState, encode_marker, marker_of, table_change
 from ledger.turn import Offset, Partition, Position
-from ledger.verdict import Fact
-from ledger.view import ViewStore
-from processors.ports import Records, StartWriter, Writer
+from ledger.verdict import ErasureOrdered, Fact
+from processors.ports import LocalRows, Records, StartWriter, Writer
 
 logger = structlog.get_logger("processors.lane")
 
@@ -66,7 +65,7 @@ class LaneParts:
     log: EventLog
     tables: EventLog
     start_writer: StartWriter
-    open_store: Callable[[Partition], ViewStore]
+    open_store: Callable[[Partition], LocalRows]
     signer: Signer
     now_ms: Callable[[], int]
     computing: asyncio.Lock
@@ -107,6 +106,8 @@ class Lane:
         self._checkpoint_position = 0
         self._checkpoint_due_s = 0.0
         self._must_check_anchor = False
+        self.has_erased = False
+        """Whether a principal was erased since this worker's rows were last taken off its disk."""
         self.restored_from = ""
         """``local``, ``tables`` or ``log``: where the rows came from at the last assignment."""
 
@@ -226,6 +227,12 @@ class Lane:
             await tail.close()
         return keys
 
+    @property
+    def is_swept(self) -> bool:
+        """Whether nothing is left of what was due by the partition clock."""
+        marker = self.marker
+        return marker is not None and self.rows.meta.queue_due_ms > marker.clock_ms
+
     def anchor_trimmed(self, first: Position) -> bool:
         """Return whether a gap below ``first`` hides nothing but the anchor; it is then not compared any more."""
         if self._must_check_anchor and first <= self.rows.position:
@@ -309,6 +316,7 @@ class Lane:
         )
         self.store.write(change.changes | self._copy.state_change(self._state))
         self.rows.committed()
+        self.has_erased = self.has_erased or any(isinstance(fact, ErasureOrdered) for fact in facts)
 
     def _checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
         """Return the checkpoint that goes with a marker, if one is due."""

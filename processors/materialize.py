@@ -31,6 +31,8 @@ logger = structlog.get_logger("processors.materialize")
 
 TAIL_WAIT_S = 0.1
 """Longest wait of one read: how soon a restored lane or a lost partition is noticed."""
+TAIL_MIN_S = 0.5
+"""How long a tail serves before it is opened anew for lanes that were restored meanwhile."""
 BACKLOG_RECORDS_MAX = 4_000
 """Records read and not folded yet, in all: one or two seconds of work."""
 BATCH_RECORDS_MAX = 500
@@ -67,6 +69,8 @@ class Slot:
     backlog: list[RecordBatch] = field(default_factory=list)
     read_to: Position = Position(0)
     """Where the tail goes on for this lane."""
+    hinted: int = -1
+    """The position that was last committed to the group."""
     epoch: int = 0
     """Counts restores: a tail opened for an earlier one is of no use."""
     failures: int = 0
@@ -113,6 +117,7 @@ class Materializer:
         self._restoring = asyncio.Semaphore(RESTORES_AT_ONCE)
         self._tail: Tail | None = None
         self._tailed: dict[Partition, int] = {}
+        self._tailed_at_s = 0.0
         self._ends_at_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._has_joined = False
@@ -272,7 +277,10 @@ class Materializer:
         """Read what has arrived and hand it to the lanes."""
         running = {slot.partition: slot.epoch for slot in self._slots.values() if slot.phase is Phase.RUNNING}
         if self._tail is not None and running != self._tailed:
-            await self._drop_tail()
+            # Lanes are restored one after the other: those that only came in addition wait a little for the next ones.
+            is_longer = running.items() >= self._tailed.items()
+            if not is_longer or time.monotonic() - self._tailed_at_s >= TAIL_MIN_S:
+                await self._drop_tail()
         busy = [slot.task for slot in self._slots.values() if slot.task is not None and slot.phase is Phase.RUNNING]
         waiting = sum(slot.backlog_records for slot in self._slots.values())
         if not running or waiting >= BACKLOG_RECORDS_MAX:
@@ -284,6 +292,7 @@ class Materializer:
         if self._tail is None:
             self._tail = await self._log.tail({partition: self._slots[partition].read_to for partition in running})
             self._tailed = running
+            self._tailed_at_s = time.monotonic()
         for batch in await self._tail.next(TAIL_WAIT_S):
             slot = self._slots.get(batch.partition)
             if slot is None or slot.phase is not Phase.RUNNING or slot.epoch != self._tailed.get(batch.partition):
@@ -371,12 +380,24 @@ class Materializer:
                 slot.end = await self._log.end(slot.partition, timeout_s=ENDS_TIMEOUT_S)
             except Unavailable:
                 continue
+            await self._leave_hint(slot)
             silent = time.monotonic() - slot.progressed_at_s > SILENCE_MAX_S
             if slot.is_idle and slot.read_to < slot.end and silent:
                 logger.warning("tail_silent", partition=slot.partition)
                 slot.progressed_at_s = time.monotonic()
                 # The tail is compared with the epochs, so this opens it anew.
                 slot.epoch += 1
+
+    async def _leave_hint(self, slot: Slot) -> None:
+        """Commit where the table is, for whoever watches the group's lag."""
+        marker = None if slot.lane is None else slot.lane.marker
+        if slot.phase is not Phase.RUNNING or marker is None or marker.position == slot.hinted:
+            return
+        try:
+            await self._membership.confirm(slot.partition, Position(marker.position))
+            slot.hinted = marker.position
+        except (PartitionLost, Unavailable) as error:
+            logger.info("hint_not_left", partition=slot.partition, message=str(error))
 
 
 def _taken(backlog: list[RecordBatch]) -> list[RecordBatch]:

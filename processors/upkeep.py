@@ -1,4 +1,5 @@
-"""Upkeep of idle partitions: orphans are looked for, and closed segments are made so that erasures become real.
+"""Upkeep of partitions: orphans are looked for, erased rows leave this worker's disk, and closed segments are made so
+that erasures become real.
 
 A broker closes a segment only when something is appended after ``segment.ms``, and compacts only closed ones. So a
 partition that has fallen silent gets one more record, once.
@@ -85,6 +86,9 @@ class Upkeep:
             seen.swept_at_s = now_s
             found = await sweep(lane, self._contents)
             self.orphans_count += found
+        if lane.has_erased and lane.is_swept:
+            lane.has_erased = False
+            await asyncio.to_thread(lane.store.purge)
         if now_s - seen.looked_at_s >= self._roll_interval_s:
             seen.looked_at_s = now_s
             if await self._is_silent(seen, "content", self._contents, partition):
