@@ -23,7 +23,7 @@ from ledger.turn import Offset, Partition, Position
 from processors.lane import LIFECYCLE, TABLES, Lane, LaneParts
 from processors.ports import Records
 from tests.fold.refold import refold
-from tests.fold.sequences import POLICIES, Step, Writer, steps
+from tests.fold.sequences import FREQUENT, POLICIES, Step, Writer, steps
 from tests.tables.topic import LOG_ID, P0, TableTopic
 
 SIGNER = Signer(b"s" * 32)
@@ -136,13 +136,13 @@ class World:
                 return
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(
     policy=st.sampled_from(POLICIES),
-    log=steps(),
-    fates=st.lists(st.sampled_from(Fate), max_size=25),
+    log=steps(FREQUENT),
+    fates=st.lists(st.sampled_from(Fate), min_size=5, max_size=25),
     crashes=st.lists(st.sampled_from(Rows), max_size=25),
-    batch_size=st.integers(1, 20),
+    batch_size=st.integers(1, 8),
 )
 def test_whatever_happens_to_transactions_the_table_is_that_of_a_replay(
     policy: Policy, log: list[Step], fates: list[Fate], crashes: list[Rows], batch_size: int
