@@ -18,11 +18,9 @@ from benchmarks import in_process
 from benchmarks.measure import Figure, timed
 from ledger import codec
 from ledger.adapters.kafka import KafkaLog
-from ledger.adapters.kafka_content import KafkaContentStore
-from ledger.adapters.kafka_settings import TABLES, KafkaSettings
+from ledger.adapters.kafka_settings import CONTENT, LIFECYCLE, TABLES, KafkaSettings
 from ledger.adapters.kafka_topics import create_topics
 from ledger.adapters.kafka_transactions import KafkaTransactions
-from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import CONTROL_KEY, record_key
 from ledger.audit import read
@@ -40,13 +38,10 @@ from ledger.tables import MARKER_KEY, encode_marker
 from ledger.turn import Partition, Position, Scope, SelectorKind
 from ledger.verdict import ContentUnneeded
 from processors.composition import materializer, signer_in
-from processors.erase import Eraser
 from processors.status import last_marker
 
 WRITES = 10
 """Times that each conversation is written."""
-ERASE_FACTS_MAX = 256
-"""As the agent takes them."""
 COMPACTION_TIMEOUT_S = 150.0
 """The broker's cleaner looks every 15 s."""
 COMPACTED_AT_ONCE = {
@@ -71,8 +66,11 @@ async def _worker(settings: KafkaSettings, directory: Path) -> AsyncIterator[sub
 
 
 def _start(settings: KafkaSettings, directory: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.processors", settings.bootstrap, settings.prefix, str(directory)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return _spawn(["benchmarks.processors", settings.bootstrap, settings.prefix, str(directory)])
+
+
+def _spawn(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
 
 
 async def all_figures(bootstrap_servers: str, directory: Path, *, events: int, prefix: str) -> list[Figure]:
@@ -89,7 +87,7 @@ async def all_figures(bootstrap_servers: str, directory: Path, *, events: int, p
         if workers == 1:
             figures += await _both_ways(settings, directory / "new", "nothing rewritten")
     figures += await _rewritten(bootstrap_servers, directory, events=events, prefix=prefix)
-    figures.append(await _erased(settings, count=events // 10))
+    figures.append(await _erased(settings, directory, count=events // 10))
     return figures
 
 
@@ -208,21 +206,39 @@ async def _both_ways(settings: KafkaSettings, directory: Path, where: str) -> li
     ]
 
 
-async def _erased(settings: KafkaSettings, *, count: int) -> Figure:
-    """Time of turning facts into null records, as the agent does, without Faust."""
-    store = KafkaContentStore(settings, MemoryViewStore())
-    eraser = Eraser(store)
+async def _erased(settings: KafkaSettings, directory: Path, *, count: int) -> Figure:
+    """Time from the first null record to the last, of a worker that finds facts of contents of one chunk."""
     one = ContentRef(scope=bytes(20), id=bytes(16), chunks=1, size_bytes=1, last_offset=0, oldest_at_ms=0)
-    facts = [
-        (Partition(number % 16), encode_fact(ContentUnneeded(replace(one, id=number.to_bytes(16, "big")))))
-        for number in range(count)
-    ]
-    began_s = time.perf_counter()
-    for first in range(0, count, ERASE_FACTS_MAX):
-        await eraser.take(facts[first : first + ERASE_FACTS_MAX])
-    elapsed_s = time.perf_counter() - began_s
-    await store.close()
-    return Figure(name="erase, contents", where="Kafka", count=count, rate_per_s=count / elapsed_s)
+    lifecycle, contents = KafkaLog(settings, LIFECYCLE), KafkaLog(settings, CONTENT)
+    partitions = [Partition(number) for number in range((await contents.manifest(timeout_s=10)).partition_count)]
+
+    async def append(number: int) -> None:
+        fact = encode_fact(ContentUnneeded(replace(one, id=number.to_bytes(16, "big"))))
+        await lifecycle.append(partitions[number % len(partitions)], bytes(20), fact, timeout_s=30.0)
+
+    async def erased() -> int:
+        return sum(await asyncio.gather(*(contents.end(partition, timeout_s=10) for partition in partitions)))
+
+    await timed("fill", "", append, count=count, concurrency=256, warm_up=0)
+    before = await erased()
+    words = ["process", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--port", "0"]
+    words += ["--directory", str(directory / "eraser"), "--checkpoint-key-file", str(directory / "eraser.key")]
+    child = _spawn(["cli", *words, "--log-level", "error"])
+    try:
+        first = last = before
+        began_s = time.perf_counter()
+        while last < before + count:
+            # Each question takes the leaders a millisecond or two.
+            last = await erased()
+            if first == before:
+                first, began_s = last, time.perf_counter()
+        elapsed_s = time.perf_counter() - began_s
+    finally:
+        child.terminate()
+        await asyncio.to_thread(child.communicate)
+        await lifecycle.close()
+        await contents.close()
+    return Figure(name="erase, facts", where="Faust agent", count=last - first, rate_per_s=(last - first) / elapsed_s)
 
 
 async def _materialized(settings: KafkaSettings, directory: Path, workers: int, name: str) -> Figure:
