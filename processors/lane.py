@@ -26,7 +26,6 @@ from ledger.facts import encode_fact, fact_key
 from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.log import EventLog, LogGap, Record, RecordBatch
 from ledger.partition import Part, PartitionState, fold_part
-from ledger.replica import FOLD_BATCH_RECORDS_MAX
 from ledger.table import Rows
 from ledger.tables import MARKER_KEY, NO_ROWS, Marker, TableCopy, TableState, encode_marker, marker_of, table_change
 from ledger.turn import Offset, Partition, Position
@@ -41,6 +40,11 @@ CHECKPOINT_RECORDS = 10_000
 """A checkpoint is published after so many folded records,"""
 CHECKPOINT_INTERVAL_S = 60.0
 """or after so long, if anything was folded since the last."""
+FOLD_RECORDS_MAX = 16
+"""Records folded before others on the event loop get their turn: about 2 ms, or 50 where each carries out due tasks."""
+CHANGES_MAX = 6_000
+"""Row changes of one transaction, about those of 500 turns: a tick may carry out so many due tasks that a dozen make as
+many, and a scan of the queue looks through all that are not written yet."""
 CHANGE_ROWS_MAX = 512
 """Row changes that are digested before others on the event loop get their turn: about 3 ms."""
 RESET_KEYS_MAX = 5_000
@@ -70,6 +74,16 @@ class LaneParts:
     now_ms: Callable[[], int]
     computing: asyncio.Lock
     """One lane computes at a time: if all did, each would hold up the connections of all others."""
+
+
+class _Folded(NamedTuple):
+    """What was folded for one transaction."""
+
+    done: int
+    """Pieces, from the first."""
+    records_count: int
+    facts: list[Fact]
+    upgrade: UnsupportedUpgrade | None
 
 
 class _Change(NamedTuple):
@@ -246,31 +260,41 @@ class Lane:
         Raises ``LaneStopped``, ``WriterFenced``, ``AppendUncertain``, ``StoreFailed``; after any of them the lane must
         be restored.
         """
-        async with self._parts.computing:
-            facts, upgrade, count = await self._fold_rows(batches)
-            change = await self._change() if count or self.rows.has_skipped else None
-        if change is not None:
-            await self._write(change, facts)
-        if upgrade is not None:
-            raise LaneStopped(Unavailable("upgrade", str(upgrade)))
-        return count
+        pieces = [piece for batch in batches for piece in self._pieces(batch)]
+        done = total = 0
+        while done < len(pieces):
+            async with self._parts.computing:
+                folded = await self._fold_rows(pieces, done)
+                change = await self._change() if folded.records_count or self.rows.has_skipped else None
+            if change is not None:
+                await self._write(change, folded.facts)
+            if folded.upgrade is not None:
+                raise LaneStopped(Unavailable("upgrade", str(folded.upgrade)))
+            done, total = folded.done, total + folded.records_count
+        return total
 
-    async def _fold_rows(self, batches: list[RecordBatch]) -> tuple[list[Fact], UnsupportedUpgrade | None, int]:
+    def _pieces(self, batch: RecordBatch) -> list[Part]:
+        """Return a batch in parts so small that others on the event loop get their turn in between."""
+        records = self._behind_anchor(batch)
+        parts = [
+            Part(self.partition, records[first : first + FOLD_RECORDS_MAX], None)
+            for first in range(0, len(records), FOLD_RECORDS_MAX)
+        ]
+        return [*parts, Part(self.partition, (), batch.next_position)]
+
+    async def _fold_rows(self, pieces: Sequence[Part], done: int) -> _Folded:
+        """Fold pieces from ``done`` on, until there is enough for one transaction."""
         facts: list[Fact] = []
         count = 0
-        for batch in batches:
-            records = self._behind_anchor(batch)
-            for first in range(0, max(1, len(records)), FOLD_BATCH_RECORDS_MAX):
-                part = records[first : first + FOLD_BATCH_RECORDS_MAX]
-                is_last = first + len(part) == len(records)
-                next_position = batch.next_position if is_last else None
-                folded = fold_part(self._partition_state, Part(self.partition, part, next_position))
-                facts += folded.facts
-                count += len(folded.outcomes)
-                if folded.upgrade is not None:
-                    return facts, folded.upgrade, count
-                await asyncio.sleep(0)
-        return facts, None, count
+        while done < len(pieces) and self.rows.changes_count < CHANGES_MAX:
+            folded = fold_part(self._partition_state, pieces[done])
+            done += 1
+            facts += folded.facts
+            count += len(folded.outcomes)
+            if folded.upgrade is not None:
+                return _Folded(done, count, facts, folded.upgrade)
+            await asyncio.sleep(0)
+        return _Folded(done, count, facts, None)
 
     def _behind_anchor(self, batch: RecordBatch) -> tuple[Record, ...]:
         """Compare the first record of a newly opened tail with the last one folded; return what was not folded yet."""
