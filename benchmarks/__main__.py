@@ -12,13 +12,14 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from benchmarks import baseline, gateway, in_process, over_http, report
+from benchmarks import baseline, gateway, in_process, over_http, processors, report
 from benchmarks.measure import Added, Figure
 from broker.launcher import Cluster
 from ledger.ledger import Ledger
 
 COMMITS = 20_000
 REBUILT = 150_000
+PROCESSED = 200_000
 GATEWAY_CALLS = 1_000
 BROKER = "Kafka 4 on the same machine, one broker"
 console = Console()
@@ -26,7 +27,7 @@ console = Console()
 
 async def run_ledger(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
     """Return all figures of the ledger; ``scale`` shortens the run."""
-    commits, rebuilt = int(COMMITS * scale), int(REBUILT * scale)
+    commits, rebuilt, processed = int(COMMITS * scale), int(REBUILT * scale), int(PROCESSED * scale)
     settings = await in_process.prepare_kafka(bootstrap, f"bench-{secrets.token_hex(4)}")
     figures: list[Figure] = []
 
@@ -54,6 +55,11 @@ async def run_ledger(bootstrap: str, directory: Path, *, scale: float) -> list[F
             show([await in_process.rebuild(opened, state, where)])
         else:
             show([await in_process.rebuild(opened, directory / "Kafka again", where)])
+    show(
+        await processors.all_figures(
+            bootstrap, directory / "processors", events=processed, prefix=f"processed-{secrets.token_hex(4)}"
+        )
+    )
     show(await over_http.all_figures(bootstrap, directory / "HTTP", count=commits // 4))
 
     return figures

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from cli.connection import Connection, connected
+from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, EventId, finish_change
-from ledger.errors import InvalidInput
+from ledger.answer import Verdict
+from ledger.errors import InvalidInput, Unavailable
 from ledger.turn import SelectorKind
+
+if TYPE_CHECKING:
+    from ledger.adapters.kafka_settings import KafkaSettings
 
 delete = typer.Typer(no_args_is_help=True, help="Delete a response, a conversation or an item.")
 
@@ -71,12 +78,23 @@ async def delete_item(
 async def erase(
     connection: Connection,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="On Kafka: return when the last copy on the brokers is gone.")
+    ] = False,
+    wait_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait. Default: two days.")] = 172_800.0,
+    bootstrap: Bootstrap = None,
+    prefix: Prefix = "turnledger",
     event_id: EventId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase everything of a principal, on every route, for good."""
+    """Erase everything of a principal, on every route, for good.
+
+    Every reader is told so at once. The bytes leave the brokers with the next compaction, after a day at most; --wait
+    tells each step on the way.
+    """
     if connection.principal is None:
         raise InvalidInput("principal", "must be named: --principal")
+    kafka = kafka_settings(bootstrap, prefix) if wait else None
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidInput("yes", "is needed where nobody can be asked: --yes")
@@ -84,4 +102,39 @@ async def erase(
     name = event_id or secrets.token_hex(16)
     async with connection.client() as client:
         verdict = await client.erase(connection.scope(), event_id=name)
+    if kafka is not None and verdict.accepted:
+        await _wait(kafka, verdict, wait_timeout)
     finish_change(verdict, name, as_json=as_json)
+
+
+async def _wait(kafka: KafkaSettings, verdict: Verdict, timeout_s: float) -> None:
+    # Here, so that other commands need not load a Kafka client.
+    from ledger.adapters.kafka import KafkaLog
+    from ledger.adapters.kafka_settings import CONTENT, LIFECYCLE, TABLES
+    from processors.erasure import Stage, Topics, wait_until_erased
+
+    meaning = {
+        Stage.FOLDED: "the processors have folded the erasure",
+        Stage.SWEPT: "no row of the principal is left in the tables",
+        Stage.DELETED: "its contents are deleted for every reader",
+        Stage.COMPACTED: "its contents are gone from the brokers",
+    }
+    reached: list[Stage] = []
+    out = Console(stderr=True, highlight=False)
+
+    def tell(stage: Stage) -> None:
+        reached.append(stage)
+        out.print(meaning[stage])
+
+    logs = [KafkaLog(kafka, name) for name in (TABLES, LIFECYCLE, CONTENT)]
+    try:
+        async with asyncio.timeout(timeout_s):
+            tables, lifecycle, contents = logs
+            topics = Topics(tables=tables, lifecycle=lifecycle, contents=contents)
+            await wait_until_erased(topics, verdict.token.partition, verdict.token.offset, tell)
+    except TimeoutError:
+        missing = next(stage for stage in Stage if stage not in reached)
+        raise Unavailable("deadline", f"the erasure is in the log, and not yet so far: {meaning[missing]}") from None
+    finally:
+        for log in logs:
+            await log.close()

@@ -15,6 +15,7 @@ from cli.gateway import gateway
 from cli.lookups import history, lookup
 from cli.loopback.command import loopback
 from cli.policy import policy
+from cli.process import process
 from cli.publish import publish
 from cli.replay import replay
 from cli.serve import serve
@@ -60,6 +61,7 @@ app.command()(replay)
 app.add_typer(topics, name="topics")
 app.add_typer(policy, name="policy")
 app.add_typer(view, name="view")
+app.add_typer(process, name="process")
 app.command()(demo)
 app.command()(loopback)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +112,15 @@ async def statuses(store: ViewStore, log: EventLog | None) -> list[PartitionStat
     ]
 
 
-async def rebuild(directory: Path, log: EventLog, progress: Progress) -> int:
-    """Replace the view by one folded from the beginning of ``log``; return how many records that took.
+async def rebuild(
+    directory: Path, log: EventLog, progress: Progress, fill: Callable[[ViewStore], Awaitable[None]] | None = None
+) -> int:
+    """Replace the view by one folded from the beginning of ``log``; return at which record it ends, counted from there.
 
-    The old view stays until the new one is whole, so a log that no longer begins at its first record (``Unavailable``,
-    ``log_gap``) costs nothing. Abandonments that still wait to be written are carried over: they are not in the log
-    yet. Raises ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
+    ``fill`` may write rows first, such as those of the tables; the log is then folded from there on. The old view stays
+    until the new one is whole, so a log that no longer begins at its first record (``Unavailable``, ``log_gap``) costs
+    nothing. Abandonments that still wait to be written are carried over: they are not in the log yet. Raises
+    ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
     """
     view, rebuilt, discarded = directory / VIEW, directory / REBUILT, directory / DISCARDED
     manifest = await log.manifest(timeout_s=START_TIMEOUT_S)
@@ -132,6 +135,8 @@ async def rebuild(directory: Path, log: EventLog, progress: Progress) -> int:
         outbox = Outbox(store)
         for partition, event in waiting:
             outbox.put(partition, event)
+        if fill is not None:
+            await fill(store)
         count = await _fold_all(Replica(log, store), log, progress)
         store.flush()
     except BaseException:

@@ -1,9 +1,10 @@
-"""``turnledger view``: where a replica's view stands, and making it anew from the log."""
+"""``turnledger view``: where a replica's view stands, and making it anew."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,11 @@ from cli.failures import ExitCode, report
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json, progress
 from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
-from ledger.errors import StateDirectoryLocked
+from ledger.composition import bootstrap_kafka
+from ledger.errors import InvalidInput, StateDirectoryLocked
 from ledger.settings import default_directory
+from ledger.turn import Partition
+from ledger.view import ViewStore
 
 view = typer.Typer(no_args_is_help=True, help="Look at or rebuild the view of a replica.")
 
@@ -87,31 +91,67 @@ def _status_table(directory: Path, found: list[PartitionStatus]) -> Table:
     return table
 
 
+class Source(StrEnum):
+    """Where a rebuilt view comes from."""
+
+    LOG = "log"
+    TABLES = "tables"
+
+
 @view.command("rebuild")
 def rebuild_view(
     directory: Directory = None,
     bootstrap: Bootstrap = None,
     prefix: Prefix = "turnledger",
+    source: Annotated[
+        Source, typer.Option("--from", help="'tables' (on Kafka) reads rows that processors made, then folds the rest.")
+    ] = Source.LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Fold the whole log into a new view, which then replaces the old one.
+    """Make a new view, which then replaces the old one: from the whole log, or from its tables.
 
     Nobody may have the state directory open. The log is the truth, so nothing is lost.
     """
     chosen = directory or default_directory()
+    if source is Source.TABLES and is_embedded(chosen):
+        raise InvalidInput("from", "an embedded ledger has no tables; its view is rebuilt from the log")
+    refused: dict[int, str] = {}
     try:
-        count = asyncio.run(_rebuild(chosen, bootstrap, prefix))
+        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, source, refused))
     except StateDirectoryLocked:
         raise StateDirectoryLocked(f"{chosen} is open in another process; stop it first") from None
     if as_json:
-        print_json({"directory": str(chosen), "records": count})
-    else:
-        console().print(f"the view in {chosen} was rebuilt from {count} records")
+        print_json({"directory": str(chosen), "records": count, "from": source, "refused": refused})
+        return
+    for partition, reason in refused.items():
+        report(f"the table of partition {partition} was not used ({reason}); its log was folded instead")
+    console().print(f"the view in {chosen} was rebuilt from {count} records")
 
 
-async def _rebuild(directory: Path, bootstrap: str | None, prefix: str) -> int:
+async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: Source, refused: dict[int, str]) -> int:
     kafka = kafka_settings(bootstrap, prefix) if bootstrap else None
     async with log_of(directory, kafka) as log:
         with progress() as bar:
             task = bar.add_task("folding", total=None)
-            return await rebuild(directory, log, lambda folded, total: bar.update(task, completed=folded, total=total))
+
+            async def fill(store: ViewStore) -> None:
+                assert kafka is not None, "only a replica on Kafka is filled"
+                read: dict[Partition, tuple[int, int]] = {}
+                reading = bar.add_task("reading tables", total=None)
+
+                def show(partition: Partition, position: int, end: int) -> None:
+                    read[partition] = (position, end)
+                    positions, ends = zip(*read.values(), strict=True)
+                    bar.update(reading, completed=sum(positions), total=sum(ends))
+
+                for result in await bootstrap_kafka(kafka, store, show):
+                    if result.refused:
+                        refused[result.partition] = result.refused
+                bar.remove_task(reading)
+
+            return await rebuild(
+                directory,
+                log,
+                lambda folded, total: bar.update(task, completed=folded, total=total),
+                fill if source is Source.TABLES else None,
+            )

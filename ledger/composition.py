@@ -14,16 +14,17 @@ from pathlib import Path
 from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
-from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.kafka_settings import TABLES, KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
+from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.errors import InvalidInput
-from ledger.keeper import Keeper
+from ledger.keeper import DiskKeeper, Keeper
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy, check
 from ledger.settings import LedgerSettings
-from ledger.turn import Position
+from ledger.turn import Partition, Position
 from ledger.verdict import Outcome
 from ledger.view import ViewStore
 
@@ -42,6 +43,8 @@ MEMORY_LOG_RECORDS_MAX = 100_000
 """But no more than these, about 50 MB: nobody replays further back on a ledger that ends with its process."""
 MEMORY_CACHE_BYTES = 8 * 1024 * 1024
 """Of uncompressed blocks, twice: the blocks themselves are in memory already."""
+BOOTSTRAP_TIMEOUT_S = 30.0
+"""For the first answer of a broker; reading the tables takes as long as it takes."""
 
 
 def alias_key_in(path: Path) -> AliasKey:
@@ -199,7 +202,8 @@ async def open_kafka(
 ) -> Ledger:
     """Open a replica on Kafka whose rows live in ``directory``.
 
-    The topics must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. Raises
+    Partitions without rows are read from the tables, as far as those verify, and from the log otherwise. The topics
+    must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. Raises
     ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``.
     """
     store = RocksViewStore(directory / "view")
@@ -208,7 +212,17 @@ async def open_kafka(
     except BaseException:
         store.close()
         raise
+    try:
+        await bootstrap_kafka(kafka, store)
+    except BaseException:
+        store.close()
+        copies.close()
+        raise
     contents = KafkaContentStore(kafka, copies)
+
+    def purge() -> None:
+        copies.purge()
+        store.purge()
 
     async def close_copies() -> None:
         copies.close()
@@ -220,6 +234,7 @@ async def open_kafka(
         alias_key,
         settings=settings,
         on_outcome=on_outcome,
+        keeper=lambda _reader, _replica: DiskKeeper(lambda: contents.erased_count, purge),
         on_close=close_copies,
     )
     try:
@@ -229,3 +244,21 @@ async def open_kafka(
         raise
     await ledger.start(format_policy=format_policy)
     return ledger
+
+
+async def bootstrap_kafka(
+    kafka: KafkaSettings, store: ViewStore, progress: Progress | None = None
+) -> list[Bootstrapped]:
+    """Read the tables of those partitions that have no rows in ``store``; the log makes the rest.
+
+    Raises ``Unavailable`` when the log cannot be reached, ``StoreFailed``.
+    """
+    log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
+    try:
+        manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
+        everything = [Partition(number) for number in range(manifest.partition_count)]
+        empty = [partition for partition in everything if needs_bootstrap(store, partition)]
+        return await bootstrap(store, log, tables, empty, progress=progress) if empty else []
+    finally:
+        await tables.close()
+        await log.close()

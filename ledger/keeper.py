@@ -1,4 +1,4 @@
-"""What the embedded ledger does for itself: expire without traffic, and delete contents that nothing needs.
+"""What a process does for itself. The embedded ledger: expire without traffic, and delete contents that nothing needs.
 
 With Kafka the processors do this for all replicas; an embedded ledger has one process, so it is its own eraser. At its
 start nothing is being written, so a content that no row refers to is an orphan: of a commit that a crash cut off, or of
@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 import structlog
 
 from ledger.content import ContentRef, ContentStore
-from ledger.errors import Unavailable
+from ledger.errors import StoreFailed, Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
 from ledger.table import referenced_contents
@@ -28,6 +29,22 @@ KEEP_INTERVAL_S = 1.0
 PURGE_INTERVAL_S = 300.0
 """Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself."""
 ERASE_TIMEOUT_S = 10.0
+COPY_PURGE_INTERVAL_S = 6 * 3_600.0
+"""The same for a replica on Kafka, whose copy holds everybody's contents;"""
+ORDERED_PURGE_INTERVAL_S = 30.0
+"""but so soon, and so often,"""
+ORDERED_S = 3_600.0
+"""for so long after a principal was erased, while its contents are being erased by the processors."""
+
+
+class Keeping(Protocol):
+    """What runs beside a ledger and gets the lifecycle facts of its folds."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def take(self, partition: Partition, facts: Sequence[Fact]) -> None: ...
 
 
 class Keeper:
@@ -110,3 +127,65 @@ class Keeper:
                 raise
             erased_count += len(refs)
         return erased_count
+
+
+class DiskKeeper:
+    """What a replica on Kafka does for itself: it takes what was erased elsewhere off its own disk.
+
+    The processors write null records, and this replica's copy deletes what they name; RocksDB keeps the bytes until it
+    rewrites their files. That is done seldom, and soon after a principal was erased.
+    """
+
+    def __init__(self, erased_count: Callable[[], int], purge: Callable[[], None]) -> None:
+        """``erased_count`` tells how many erasures were applied so far; ``purge`` takes their bytes off the disk, in a
+        thread."""
+        self._erased_count = erased_count
+        self._purge = purge
+        self._purged_count = 0
+        self._due_s = float("inf")
+        self._ordered_until_s = float("-inf")
+        self._is_ordered = False
+        self._task: asyncio.Task[None] | None = None
+        self._purging: asyncio.Task[None] | None = None
+        self.purges_count = 0
+
+    async def start(self) -> None:
+        """Start keeping."""
+        self._due_s = asyncio.get_running_loop().time() + COPY_PURGE_INTERVAL_S
+        self._task = asyncio.create_task(self._keep_forever())
+
+    async def close(self) -> None:
+        """Stop keeping; a purge that is under way ends first."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._purging is not None:
+            await asyncio.gather(self._purging, return_exceptions=True)
+
+    def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
+        """Take the lifecycle facts of a folded batch."""
+        if any(isinstance(fact, ErasureOrdered) for fact in facts):
+            now_s = asyncio.get_running_loop().time()
+            self._is_ordered = True
+            self._ordered_until_s = now_s + ORDERED_S
+            self._due_s = min(self._due_s, now_s + ORDERED_PURGE_INTERVAL_S)
+
+    async def _keep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(KEEP_INTERVAL_S)
+            count = self._erased_count()
+            if loop.time() < self._due_s or (count == self._purged_count and not self._is_ordered):
+                continue
+            self._is_ordered = False
+            self._purging = asyncio.create_task(asyncio.to_thread(self._purge))
+            try:
+                await asyncio.shield(self._purging)
+                self._purged_count = count
+                self.purges_count += 1
+            except StoreFailed as error:
+                self._is_ordered = True
+                logger.warning("keeping_interrupted", message=str(error))
+            is_soon = loop.time() < self._ordered_until_s
+            self._due_s = loop.time() + (ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S)

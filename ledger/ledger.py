@@ -18,7 +18,7 @@ from ledger.content import ContentStore
 from ledger.conversations import Conversations
 from ledger.errors import Unavailable
 from ledger.formatting import Formatter
-from ledger.keeper import Keeper
+from ledger.keeper import Keeping
 from ledger.log import EventLog, Record
 from ledger.policy import Policy
 from ledger.query import Reader
@@ -58,11 +58,11 @@ class Ledger:
         now_ms: Callable[[], int] = wall_clock_ms,
         new_id: Callable[[], bytes] = random_id,
         on_outcome: Callable[[Record, Outcome], None] | None = None,
-        keeper: Callable[[Reader, Replica], Keeper] | None = None,
+        keeper: Callable[[Reader, Replica], Keeping] | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``keeper`` makes the part that expires and erases in this process, as the embedded ledger must. ``on_close``
-        runs when all else is closed."""
+        """``keeper`` makes the part that expires and erases in this process, or takes erased bytes off its disk.
+        ``on_close`` runs when all else is closed."""
         self.settings = settings or LedgerSettings()
         self.alias_key = alias_key
         self.log = log

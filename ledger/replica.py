@@ -392,7 +392,8 @@ def gap_reason(gap: LogGap) -> Unavailable:
         return Unavailable(
             "log_gap",
             f"partition {gap.partition}: offsets {gap.position} to {gap.first - 1} were removed before they were "
-            "folded here; copy the state directory of a replica that has folded them",
+            "folded here; run 'turnledger view rebuild --from tables', or copy the state directory of a replica that "
+            "has folded them",
         )
     return Unavailable(
         "log_diverged",

@@ -172,6 +172,11 @@ class Rows:
                 close()
         return found
 
+    @property
+    def changes_count(self) -> int:
+        """Number of changes since the last ``committed``, without the meta row."""
+        return len(self._changed) + sum(map(len, self._indexes.values()))
+
     def changes(self) -> dict[bytes, bytes | None]:
         """Return all changes since the last ``committed``, with the meta row, as the store takes them."""
         prefix = self._prefix

@@ -1,4 +1,4 @@
-"""Adapter of ``EventLog``: one Kafka topic, ``<prefix>.turns``.
+"""Adapter of ``EventLog``: one Kafka topic, ``<prefix>.turns`` unless another is named.
 
 Three separate sets of connections, so that none waits behind another: the appender's, each tail's, and the one that
 asks leaders for ends.
@@ -20,9 +20,10 @@ from ledger.turn import Partition, Position
 class KafkaLog:
     """The event log on Kafka. Everything is connected when it is first needed."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaSettings, name: str = TURNS) -> None:
+        """``name`` is one of the five topics; what is compacted or written in transactions is read the same way."""
         self._settings = settings
-        self._topic = settings.topic(TURNS)
+        self._topic = settings.topic(name)
         self._leaders = KafkaLeaders(settings, self._topic)
         self._appender = KafkaAppender(settings, self._topic)
         self._tails: set[KafkaTail] = set()
@@ -52,6 +53,10 @@ class KafkaLog:
     async def manifest(self, *, timeout_s: float) -> Manifest:
         """See ``EventLog.manifest``."""
         return await self._leaders.manifest(timeout_s=timeout_s)
+
+    async def config(self, name: str, *, timeout_s: float) -> str | None:
+        """Return one value of the topic's configuration, None if this client may not see it. Raises ``Unavailable``."""
+        return await self._leaders.topic_config(name, timeout_s=timeout_s)
 
     @property
     def retired_producer_count(self) -> int:

@@ -114,6 +114,8 @@ class KafkaContentStore:
         self._begin_again: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
+        self.erased_count = 0
+        """Null records applied to the copy since the start; their chunks are on the disk until it is purged."""
 
     async def start(self) -> None:
         """Begin copying. Returns at once; reads wait until the copy has come far enough."""
@@ -284,6 +286,7 @@ class KafkaContentStore:
             fresh_at_ms = max(fresh_at_ms, min(batch.records[-1].appended_at_ms, self._now_ms()))
         state = CopyState(position=batch.next_position, fresh_at_ms=fresh_at_ms, log_id=self._log_id)
         self._copy.apply(batch, state)
+        self.erased_count += sum(record.value is None for record in batch.records)
         copied.put(state)
 
     def _lose(self, partition: Partition) -> None:

@@ -233,7 +233,7 @@ class KafkaAppender:
 
     def _retire(self, producer: AIOKafkaProducer, starting: asyncio.Task[None] | None = None) -> None:
         self.retired_count += 1
-        task = asyncio.create_task(_stop(producer, starting))
+        task = asyncio.create_task(stop_producer(producer, starting))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
@@ -276,7 +276,7 @@ def settle(entries: Sequence[Entry], metadata: RecordMetadata) -> None:
             entry.appended.set_result(Appended(offset=Offset(metadata.offset + index), appended_at_ms=appended_at_ms))
 
 
-async def _stop(producer: AIOKafkaProducer, starting: asyncio.Task[None] | None) -> None:
+async def stop_producer(producer: AIOKafkaProducer, starting: asyncio.Task[None] | None = None) -> None:
     """Close a producer within a bounded time, whatever state it is in.
 
     ``AIOKafkaProducer.stop`` alone waits until every batch is delivered, which is for ever on a paused broker.

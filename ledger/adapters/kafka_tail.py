@@ -28,6 +28,8 @@ CONTROL_CHECK_S = 0.05
 """How soon a position that moved past control records alone is noticed: aiokafka does not wake its caller for those."""
 GAP_CHECK_TIMEOUT_S = 1.0
 """How long the confirmation of a gap may take before reading goes on; the broker repeats its refusal."""
+STOP_TIMEOUT_S = 5.0
+"""How long closing the connections may take."""
 SILENCE_S = 5.0
 """No leader has answered a fetch for so long: three request timeouts, while an answer is due every 0.5 s."""
 
@@ -115,7 +117,7 @@ class KafkaTail:
     async def close(self) -> None:
         """Stop fetching and close the connections."""
         self.closed = True
-        await self._consumer.stop()
+        await stop_consumer(self._consumer)
 
     def _assign(self, positions: Mapping[Partition, Position]) -> None:
         self._returned = {TopicPartition(self._topic, number): position for number, position in positions.items()}
@@ -171,3 +173,21 @@ class KafkaTail:
             self._answered_at_s = now_s
         elif now_s - self._answered_at_s > SILENCE_S:
             raise Unavailable("broker", f"no fetch was answered for {SILENCE_S:g} s")
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer within a bounded time, and end with the caller's own cancellation only.
+
+    aiokafka cancels a fetch that is under way and awaits it, so that ``stop()`` itself may end cancelled, with
+    connections left open. To its caller that would look as if somebody had cancelled *him*, and a task that tails would
+    end silently.
+    """
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.wait([stopping], timeout=STOP_TIMEOUT_S)
+    if not stopping.done():
+        stopping.cancel()
+        await asyncio.wait([stopping])
+    if stopping.cancelled():
+        await consumer._client.close()
+    elif (error := stopping.exception()) is not None:
+        raise error

@@ -28,7 +28,7 @@ def test_guarantees_are_numbered_without_a_gap_and_each_names_its_tests() -> Non
 
 def test_every_module_that_the_page_names_exists() -> None:
     missing = []
-    for names in re.findall(r"^\| (`(?:ledger|api|cli|broker)/.*?) \|", PAGE, re.MULTILINE) + re.findall(
+    for names in re.findall(r"^\| (`(?:ledger|api|cli|broker|processors)/.*?) \|", PAGE, re.MULTILINE) + re.findall(
         r"^\*\*\w+\*\* \((.*?)\)\.", PAGE, re.MULTILINE | re.DOTALL
     ):
         folder = ""
@@ -39,8 +39,8 @@ def test_every_module_that_the_page_names_exists() -> None:
     assert missing == []
 
 
-def test_every_module_of_the_library_is_on_the_page() -> None:
-    modules = {path.name for path in (ROOT / "ledger").glob("*.py")} - {"__init__.py"}
+def test_every_module_of_the_library_and_of_the_processors_is_on_the_page() -> None:
+    modules = {path.name for name in ("ledger", "processors") for path in (ROOT / name).glob("*.py")} - {"__init__.py"}
     assert {name for name in modules if f"{name}`" not in PAGE} == set()
 
 

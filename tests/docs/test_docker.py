@@ -17,14 +17,16 @@ from api.serve import ServiceSettings
 from broker.kafka_jars import kafka_version
 from cli.connection import Connection
 from cli.main import app
+from processors.settings import ProcessSettings
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = ["topics", "replica-a", "replica-b"]
-KNOWN = {f"TURNLEDGER_{name.upper()}" for name in (*ServiceSettings.model_fields, *Connection.__dataclass_fields__)}
+OURS = ["topics", "replica-a", "replica-b", "processor"]
+SETTINGS = (*ServiceSettings.model_fields, *ProcessSettings.model_fields, *Connection.__dataclass_fields__)
+KNOWN = {f"TURNLEDGER_{name.upper()}" for name in SETTINGS}
 IMAGE_SETTINGS = dict(re.findall(r"\b(TURNLEDGER_\w+)=(\S+)", DOCKERFILE))
 
 

@@ -21,6 +21,7 @@ from ledger import bodies, content, errors, log, turn
 from ledger.adapters.kafka_security import KafkaSecurity
 from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS
 from ledger.policy import Policy
+from processors.settings import ProcessSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -56,6 +57,21 @@ def test_settings_of_the_service_have_their_defaults() -> None:
         assert row[0].strip("`") == ("none" if expected[name] is None else str(expected[name])), name
 
 
+def test_settings_of_a_worker_have_their_defaults() -> None:
+    login = set(KafkaSecurity.model_fields)
+    fields = {name: field for name, field in ProcessSettings.model_fields.items() if name not in login}
+    rows = table("environment of a worker | default | meaning")
+    assert sorted(rows) == sorted(f"TURNLEDGER_{name.upper()}" for name in fields)
+    for name, field in fields.items():
+        said = rows[f"TURNLEDGER_{name.upper()}"][0]
+        if field.is_required():
+            assert said == "required"
+        elif field.default_factory is not None:
+            assert "XDG_DATA_HOME" in said
+        else:
+            assert said.strip("`") == str(field.default), name
+
+
 def test_settings_of_commands_are_those_of_the_connection() -> None:
     hints = get_type_hints(Connection, include_extras=True)
     options = [hints[name].__metadata__[0] for name in Connection.__dataclass_fields__]
@@ -72,9 +88,27 @@ def test_metrics_are_those_of_the_service() -> None:
     assert alarms - names == set()
 
 
+def test_metrics_of_a_worker_are_those_of_the_code() -> None:
+    source = (ROOT / "processors" / "metrics.py").read_text()
+    gauges = set(re.findall(r"GaugeMetricFamily\(\"(turnledger_\w+)\"", source))
+    counters = {f"{name}_total" for name in re.findall(r"[\[\s]\(\s*\"(turnledger_\w+)\",", source)}
+    assert len(counters) == 10
+    assert set(table("metric of a worker | labels | meaning")) == gauges | counters
+
+
+def test_every_reason_of_a_refused_table_has_its_row() -> None:
+    source = (ROOT / "ledger" / "bootstrap.py").read_text()
+    documented = re.search(r"class TableRefused.*?\"\"\"(.*?)\"\"\"", source, re.DOTALL)
+    assert documented is not None
+    reasons = set(re.findall(r"``(\w+)``", documented[1])) - {"reason"}
+    raised = set(re.findall(r"TableRefused\(\s*\"(\w+)\"", source))
+    assert raised <= reasons
+    assert set(table("reason of a refusal | what it means | what to do")) == reasons
+
+
 def test_every_reason_has_its_row() -> None:
     raised = set()
-    for source in sources("ledger", "api", "cli"):
+    for source in sources("ledger", "api", "cli", "processors"):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Unavailable":
                 reason = node.args[0]
@@ -87,7 +121,8 @@ def test_every_reason_has_its_row() -> None:
 
 
 def test_log_events_are_written_by_the_code() -> None:
-    written = {name for source in sources("ledger", "api") for name in re.findall(r"logger\.\w+\(\s*\"(\w+)\"", source)}
+    call = re.compile(r"(?:logger\.\w+|say)\(\s*\"(\w+)\"")
+    written = {name for source in sources("ledger", "api", "processors") for name in call.findall(source)}
     assert set(table("event | meaning")) - written == set()
 
 
@@ -127,6 +162,8 @@ def test_command_of_the_page_has_the_options_that_it_is_given(command: str) -> N
     words = command.split()[1:]
     named = [word for word in words if not word.startswith("-")][:2]
     name = named if words[0] in ("topics", "view", "policy") else named[:1]
+    if words[0] == "process" and named[-1] in ("status", "trim"):
+        name = named
     result = CliRunner().invoke(app, [*name, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert [word for word in words if word.startswith("--") and word not in result.stdout] == []

@@ -1,0 +1,94 @@
+"""Where tables stand, from their last markers and the ends of the log: true whoever writes them, and if nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ledger.errors import Unavailable, UndecodableRecord
+from ledger.log import EventLog, LogGap
+from ledger.tables import MARKER_KEY, Marker, decode_marker
+from ledger.turn import Partition, Position
+from processors.trim import BoundedLog
+
+ASK_TIMEOUT_S = 10.0
+READ_WAIT_S = 0.5
+SILENT_WAITS_MAX = 6
+"""An open transaction hides what follows it for a few seconds."""
+LOOK_BACK = 64
+"""Offsets before the end that are read first; a transaction ends with a marker and a control record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """One partition's table."""
+
+    partition: Partition
+    first: Position
+    """Where the log begins: its history is complete from there on."""
+    end: Position
+    """Of the log."""
+    marker: Marker | None
+    problem: str
+
+    @property
+    def lag(self) -> int:
+        """Records of the log that the table does not hold yet."""
+        return max(0, self.end - (0 if self.marker is None else self.marker.position))
+
+
+async def table_statuses(log: BoundedLog, tables: EventLog, partitions: Iterable[Partition]) -> list[TableStatus]:
+    """Return the status of each partition. Raises ``Unavailable``."""
+    return list(await asyncio.gather(*(_status(log, tables, partition) for partition in partitions)))
+
+
+async def _status(log: BoundedLog, tables: EventLog, partition: Partition) -> TableStatus:
+    problem, marker = "", None
+    try:
+        marker = await last_marker(tables, partition)
+    except UndecodableRecord as error:
+        problem = f"the last marker cannot be read: {error.reason}"
+    end = await log.end(partition, timeout_s=ASK_TIMEOUT_S)
+    first = await log.first(partition, timeout_s=ASK_TIMEOUT_S)
+    if marker is None and not problem:
+        problem = "there is no table yet"
+    elif marker is not None and marker.position > end:
+        problem = "the table is ahead of its log"
+    return TableStatus(partition=partition, first=first, end=end, marker=marker, problem=problem)
+
+
+async def last_marker(tables: EventLog, partition: Partition) -> Marker | None:
+    """Return the last marker of a table, None when it has none. Raises ``Unavailable``, ``UndecodableRecord``."""
+    end = await tables.end(partition, timeout_s=ASK_TIMEOUT_S)
+    back = LOOK_BACK
+    while end > 0:
+        start = Position(max(0, end - back))
+        value = await _last_marker_from(tables, partition, start, end)
+        if value is not None:
+            return decode_marker(value)
+        if start == 0:
+            return None
+        back *= 32
+    return None
+
+
+async def _last_marker_from(tables: EventLog, partition: Partition, start: Position, end: Position) -> bytes | None:
+    value: bytes | None = None
+    position, silent = start, 0
+    try:
+        tail = await tables.tail({partition: start})
+        try:
+            while position < end and silent < SILENT_WAITS_MAX:
+                batches = await tail.next(READ_WAIT_S)
+                silent = 0 if batches else silent + 1
+                for batch in batches:
+                    position = batch.next_position
+                    for record in batch.records:
+                        if record.key == MARKER_KEY:
+                            value = record.value
+        finally:
+            await tail.close()
+    except LogGap as gap:
+        raise Unavailable("log_gap", f"the table of partition {partition} begins at {gap.first}") from gap
+    return value

@@ -1,0 +1,160 @@
+"""One partition's lane in memory: transactions that are lost on either side, rows that a crash set back, and in the end
+the table of a replay and every fact once."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.adapters.memory import MemoryLog, MemoryTopic, MemoryViewStore
+from ledger.bootstrap import bootstrap
+from ledger.checkpoint import Signer
+from ledger.facts import encode_fact
+from ledger.log import AppendUncertain, Record, RecordBatch
+from ledger.policy import Policy
+from ledger.table import folded_rows
+from ledger.tables import WriterFenced
+from ledger.turn import Offset, Partition, Position
+from processors.lane import LIFECYCLE, TABLES, Lane, LaneParts
+from processors.ports import Records
+from tests.fold.refold import refold
+from tests.fold.sequences import FREQUENT, POLICIES, Step, Writer, steps
+from tests.tables.topic import LOG_ID, P0, TableTopic
+
+SIGNER = Signer(b"s" * 32)
+
+
+class Fate(enum.Enum):
+    """What becomes of one transaction."""
+
+    COMMITTED = enum.auto()
+    LOST = enum.auto()
+    """It is aborted, and the writer does not know."""
+    UNACKNOWLEDGED = enum.auto()
+    """It is committed, and the writer does not know."""
+    FENCED = enum.auto()
+
+
+class Rows(enum.Enum):
+    """What a worker finds on its disk when it starts again."""
+
+    KEPT = enum.auto()
+    SET_BACK = enum.auto()
+    """Unsynced writes are gone."""
+    GONE = enum.auto()
+
+
+class Disk(MemoryViewStore):
+    """A worker's rows, and what they were before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[MemoryViewStore] = []
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        self.copies.append(self.copy())
+        super().write(changes)
+
+    def purge(self) -> None:
+        """There is no disk."""
+
+    def close(self) -> None:
+        """The next worker opens it again."""
+
+    def after_crash(self, rows: Rows) -> Disk:
+        disk = Disk()
+        if rows is Rows.GONE:
+            return disk
+        found = self.copies[-2:][0] if rows is Rows.SET_BACK and self.copies else self.copy()
+        disk.__dict__.update({name: value for name, value in found.__dict__.items() if name != "copies"})
+        return disk
+
+
+class World:
+    """What outlives workers: the log, the table and the facts."""
+
+    def __init__(self, records: list[Record], fates: list[Fate]) -> None:
+        self.records = records
+        topic = MemoryTopic(1, log_id=LOG_ID)
+        for record in records:
+            topic.land(P0, record.key or b"", record.value or b"", record.appended_at_ms)
+        self.log = MemoryLog(topic, now_ms=lambda: 0)
+        self.tables = TableTopic()
+        self.facts: list[bytes | None] = []
+        self.fates = fates
+        self.disk = Disk()
+
+    async def start_writer(self, partition: Partition) -> World:
+        return self
+
+    async def write(self, records: Records) -> Mapping[str, Offset]:
+        await asyncio.sleep(0)
+        fate = self.fates.pop(0) if self.fates else Fate.COMMITTED
+        if fate is Fate.FENCED:
+            raise WriterFenced("another one writes")
+        if fate is Fate.LOST:
+            # The broker's record of the aborted transaction takes an offset.
+            self.tables.add([])
+            raise AppendUncertain("lost")
+        self.tables.add(list(records[TABLES]))
+        self.facts += [value for _, value in records.get(LIFECYCLE, ())]
+        if fate is Fate.UNACKNOWLEDGED:
+            raise AppendUncertain("no answer")
+        return {TABLES: Offset(self.tables.next_offset - 2)}
+
+    async def close(self) -> None:
+        pass
+
+    async def work(self, crashes: list[Rows], batch_size: int) -> None:
+        """Fold everything, starting again after every failure."""
+        while True:
+            parts = LaneParts(
+                log=self.log,
+                tables=self.tables,
+                start_writer=self.start_writer,
+                open_store=lambda _: self.disk,
+                signer=SIGNER,
+                now_ms=lambda: 0,
+                computing=asyncio.Lock(),
+            )
+            lane = Lane(parts, P0)
+            try:
+                await lane.restore()
+                position = lane.start
+                while position < len(self.records):
+                    part = tuple(self.records[position : position + batch_size])
+                    position = Position(position + len(part))
+                    await lane.fold([RecordBatch(partition=P0, records=part, next_position=position)])
+            except (AppendUncertain, WriterFenced):
+                self.disk = self.disk.after_crash(crashes.pop(0) if crashes else Rows.KEPT)
+            else:
+                return
+
+
+@settings(max_examples=150)
+@given(
+    policy=st.sampled_from(POLICIES),
+    log=steps(FREQUENT),
+    fates=st.lists(st.sampled_from(Fate), min_size=5, max_size=25),
+    crashes=st.lists(st.sampled_from(Rows), max_size=25),
+    batch_size=st.integers(1, 8),
+)
+def test_whatever_happens_to_transactions_the_table_is_that_of_a_replay(
+    policy: Policy, log: list[Step], fates: list[Fate], crashes: list[Rows], batch_size: int
+) -> None:
+    records = Writer(policy).write(log)
+    world = World(records, list(fates))
+    asyncio.run(world.work(list(crashes), batch_size))
+    expected = refold(records)
+    store = MemoryViewStore()
+    (result,) = asyncio.run(bootstrap(store, world.log, world.tables, [P0]))
+    assert result.refused == ""
+    assert {key[2:]: row for key, row in folded_rows(store, P0)} == expected.rows
+    assert {key[2:]: row for key, row in folded_rows(world.disk, P0)} == expected.rows
+    facts = [encode_fact(fact) for record in expected.facts for fact in record]
+    assert Counter(world.facts) == Counter(facts), "a fact is in the transaction of its rows"

@@ -1,0 +1,230 @@
+"""``turnledger process`` as processes of their own: they work, stop in order, take over, and what they write
+verifies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from processors.composition import locked
+from processors.status import TableStatus, table_statuses
+from tests.adapters.kafka_world import made_topics
+from tests.cli.conftest import CONTINUED, PORTABLE, Ran, Run, home, ndjson, run, serving
+from tests.processors.world import (
+    PARTITIONS,
+    bootstrapped,
+    publish,
+    replica,
+    rows_of,
+    turn,
+    until,
+)
+
+__all__ = ["home", "run"]
+
+FAST = {
+    "segment.ms": "1000",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1000",
+    "delete.retention.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+"""Compaction as soon as the broker's cleaner looks, every 15 s."""
+TAKEOVER_MAX_S = 10.0
+
+
+class Process:
+    """One worker."""
+
+    def __init__(self, settings: KafkaSettings, directory: Path, name: str) -> None:
+        key_file = str(directory / "checkpoint.key")
+        self._words = ["process", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--port", "0"]
+        self._words += ["--directory", str(directory / name), "--checkpoint-key-file", key_file]
+        self._log: IO[bytes] = (directory / f"{name}.log").open("ab")
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "cli", *self._words]
+        self.child = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=dict(os.environ))
+
+    def signal(self, number: int) -> None:
+        assert self.child is not None
+        self.child.send_signal(number)
+
+    def kill(self) -> None:
+        assert self.child is not None
+        self.child.kill()
+        self.child.wait()
+
+    def end(self) -> None:
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(signal.SIGCONT)
+            self.kill()
+        self._log.close()
+
+
+@contextmanager
+def processes(settings: KafkaSettings, directory: Path, *names: str) -> Iterator[list[Process]]:
+    found = [Process(settings, directory, name) for name in names]
+    try:
+        yield found
+    finally:
+        for one in found:
+            one.end()
+
+
+@asynccontextmanager
+async def watching(settings: KafkaSettings) -> AsyncIterator[Watching]:
+    log, tables = KafkaLog(settings), KafkaLog(settings, TABLES)
+    yield Watching(log, tables)
+    await tables.close()
+    await log.close()
+
+
+class Watching:
+    """Looks at the tables from outside."""
+
+    def __init__(self, log: KafkaLog, tables: KafkaLog) -> None:
+        self._log = log
+        self._tables = tables
+
+    async def statuses(self) -> list[TableStatus]:
+        return await table_statuses(self._log, self._tables, PARTITIONS)
+
+    async def is_caught_up(self) -> bool:
+        return all(status.marker is not None and not status.lag for status in await self.statuses())
+
+
+async def test_worker_makes_tables_erases_and_stops_in_order(kafka_bootstrap: str, tmp_path: Path, run: Run) -> None:
+    settings = await made_topics(kafka_bootstrap, overrides={CONTENT: FAST, TABLES: FAST})
+    with processes(settings, tmp_path, "worker") as (process,):
+        async with replica(settings, tmp_path / "replica") as ledger, watching(settings) as outside:
+            process.start()
+            await ledger.committer.commit(turn("a", text="hello"))
+            await until(outside.is_caught_up)
+            words = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+            status = await asyncio.to_thread(run, "process", "status", "--json", *words)
+            assert (status.code, status.json()["healthy"]) == (0, True)
+            assert [one["lag"] for one in status.json()["partitions"]] == [0, 0]
+        process.signal(signal.SIGTERM)
+        assert process.child is not None
+        assert await asyncio.to_thread(process.child.wait, 20) == 0
+
+
+def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_reason(run: Run, tmp_path: Path) -> None:
+    words = ["process", "--bootstrap", "127.0.0.1:1", "--port", "0", "--directory", str(tmp_path / "worker")]
+    words += ["--checkpoint-key-file", str(tmp_path / "checkpoint.key"), "--log-level", "error"]
+    with locked(tmp_path / "worker"):
+        ran = run(*words)
+        assert ran.code == 6
+        assert "is open in another place" in ran.err
+    ran = run(*words)
+    assert ran.code == 4, ran.err
+
+
+async def test_erase_waits_until_the_last_copy_on_the_brokers_is_gone(
+    kafka_bootstrap: str, tmp_path: Path, run: Run
+) -> None:
+    settings = await made_topics(kafka_bootstrap, overrides={CONTENT: FAST, TABLES: FAST})
+    key_file = tmp_path / "alias.key"
+    key_file.write_text((b"k" * 32).hex())
+    async with replica(settings, tmp_path / "replica"):
+        pass
+    kafka = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+
+    def erase_while_served() -> Ran:
+        words = [*kafka, "--alias-key-file", str(key_file), "--directory", str(tmp_path / "served")]
+        with serving(*words) as url:
+            assert run("publish", "-", "--url", url, stdin=ndjson(PORTABLE, CONTINUED)).code == 0
+            erase = ["erase", "--principal", "local", "--yes", "--url", url, *kafka]
+            # Nobody works yet: it says what is missing, and can be asked again.
+            ran = run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "2")
+            assert (ran.code, "not yet so far" in ran.err) == (4, True)
+            worker.start()
+            return run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "100")
+
+    with processes(settings, tmp_path, "worker") as (worker,):
+        ran = await asyncio.to_thread(erase_while_served)
+    assert ran.code == 0, ran.err
+    said = ["have folded the erasure", "no row of the principal", "deleted for every reader", "gone from the brokers"]
+    assert [phrase for phrase in said if phrase not in ran.err] == []
+
+
+async def test_partitions_are_taken_over_within_the_bound_after_a_kill(
+    kafka_settings: KafkaSettings, tmp_path: Path
+) -> None:
+    with processes(kafka_settings, tmp_path, "one", "two") as (one, two):
+        async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
+            one.start()
+            await publish(ledger, 40)
+            await until(outside.is_caught_up)
+            two.start()
+            await until(lambda: b"lane_restored" in (tmp_path / "two.log").read_bytes())
+            await until(outside.is_caught_up)
+            one.kill()
+            killed_at_s = time.monotonic()
+            await publish(ledger, 40)
+            await until(outside.is_caught_up)
+            assert time.monotonic() - killed_at_s < TAKEOVER_MAX_S
+            store, results = await bootstrapped(kafka_settings)
+            assert [result.refused for result in results] == ["", ""]
+            assert rows_of(store) == rows_of(ledger.store)
+
+
+@pytest.mark.timeout(400)
+async def test_tables_verify_after_kills_at_any_moment(kafka_settings: KafkaSettings, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    with processes(kafka_settings, tmp_path, "one", "two") as both:
+        async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
+            for process in both:
+                process.start()
+            for number in range(20):
+                publishing = asyncio.create_task(publish(ledger, 100))
+                await asyncio.sleep(chance.uniform(0.2, 3.0))
+                both[number % 2].kill()
+                both[number % 2].start()
+                await publishing
+                store, results = await bootstrapped(kafka_settings)
+                # What is there verifies at every moment, or there is nothing yet.
+                assert {result.refused for result in results} <= {"", "empty"}
+            await until(outside.is_caught_up)
+            store, results = await bootstrapped(kafka_settings)
+            assert [result.refused for result in results] == ["", ""]
+            assert rows_of(store) == rows_of(ledger.store)
+
+
+@pytest.mark.timeout(300)
+async def test_worker_that_was_paused_until_it_was_replaced_writes_nothing_old(
+    kafka_settings: KafkaSettings, tmp_path: Path
+) -> None:
+    with processes(kafka_settings, tmp_path, "one", "two") as (one, two):
+        async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
+            one.start()
+            await publish(ledger, 40)
+            await until(outside.is_caught_up)
+            publishing = asyncio.create_task(publish(ledger, 400))
+            one.signal(signal.SIGSTOP)
+            two.start()
+            await publishing
+            await until(outside.is_caught_up)
+            one.signal(signal.SIGCONT)
+            for _ in range(4):
+                await publish(ledger, 40)
+                await until(outside.is_caught_up)
+                store, results = await bootstrapped(kafka_settings)
+                assert [result.refused for result in results] == ["", ""]
+                await asyncio.sleep(1)
+            assert rows_of(store) == rows_of(ledger.store)
