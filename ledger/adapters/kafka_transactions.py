@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, KafkaError, ProducerFenced
 from aiokafka.structs import RecordMetadata
 
@@ -40,6 +41,8 @@ class KafkaTransactions:
         self._settings = settings
         self._partition = partition
         self._producer = producer
+        self._queued: list[Any] = []
+        """Batches of the present transaction, as aiokafka has them."""
 
     @classmethod
     async def start(cls, settings: KafkaSettings, partition: Partition) -> KafkaTransactions:
@@ -77,6 +80,7 @@ class KafkaTransactions:
         """
         producer = self._producer
         sent: list[asyncio.Future[RecordMetadata]] = []
+        self._queued = []
         written: dict[str, Offset] = {}
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -99,24 +103,32 @@ class KafkaTransactions:
     async def close(self) -> None:
         """Close the connections within a bounded time; what is open is aborted by the next writer or the broker."""
         await stop_producer(self._producer)
+        self._forget(())
 
     async def _send(
         self, name: str, records: Sequence[tuple[bytes, bytes | None]], sent: list[asyncio.Future[RecordMetadata]]
     ) -> tuple[asyncio.Future[RecordMetadata], int]:
         """Send the records of one topic in order; return the last batch's answer and how many records it has."""
-        topic, partition = self._settings.topic(name), int(self._partition)
+        topic = self._settings.topic(name)
         batch, count = self._producer.create_batch(), 0
         for key, value in records:
             if batch.append(timestamp=None, key=key, value=value) is None:
-                sent.append(await self._producer.send_batch(batch, topic, partition=partition))
+                sent.append(await self._send_batch(batch, topic))
                 batch, count = self._producer.create_batch(), 0
                 appended = batch.append(timestamp=None, key=key, value=value)
                 assert appended is not None, "a record fits into an empty batch"
             count += 1
             if count % YIELD_RECORDS == 0:
                 await asyncio.sleep(0)
-        sent.append(await self._producer.send_batch(batch, topic, partition=partition))
+        sent.append(await self._send_batch(batch, topic))
         return sent[-1], count
+
+    async def _send_batch(self, batch: Any, topic: str) -> asyncio.Future[RecordMetadata]:
+        answer: asyncio.Future[RecordMetadata] = await self._producer.send_batch(
+            batch, topic, partition=int(self._partition)
+        )
+        self._queued += self._producer._message_accumulator._batches[TopicPartition(topic, self._partition)]
+        return answer
 
     def _forget(self, sent: Sequence[asyncio.Future[RecordMetadata]]) -> None:
         """Mark every failure as seen: the first one was raised, and aiokafka sets the same on all that wait."""
@@ -125,6 +137,10 @@ class KafkaTransactions:
                 answer.cancel()
             elif not answer.cancelled():
                 answer.exception()
+        for batch in self._queued:
+            # Set for a batch that was never taken out of the queue, and awaited only by who wants to queue another.
+            if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
+                batch._drain_waiter.exception()
         ended = self._producer._txn_manager.wait_for_transaction_end()
         if ended is not None and ended.done() and not ended.cancelled():
             ended.exception()
