@@ -34,7 +34,7 @@ run-kafka: install ## The same on a Kafka broker of its own and two service proc
 	@$(VENV)/bin/python -m broker run -- $(VENV)/bin/turnledger demo --kafka $(if $(ONCE),--once)
 
 test: install ## Run all tests on two cores; they start real Kafka brokers.
-	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 check: install ## Lint, check the format and the types.
 	@$(VENV)/bin/ruff check .

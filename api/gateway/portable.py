@@ -48,7 +48,8 @@ class PortableTurn:
         self._target = running.gateway.routing.targets()[entry.target]
         self._dialect = dialect_of(running.gateway.config.targets[entry.target])
         self.path = self._dialect.path
-        self._keeps_bare_reasoning = entry.target not in running.gateway.refuses_bare_reasoning
+        self._taker = (running.scope.principal, entry.target)
+        self._keeps_bare_reasoning = self._taker not in running.gateway.refuses_bare_reasoning
         self._sequence_number = 0
         self._output_so_far: list[dict[str, Any]] = []
 
@@ -89,7 +90,7 @@ class PortableTurn:
     def was_taken(self) -> None:
         """Remember what the target takes, for the turns after this one."""
         if not self._keeps_bare_reasoning:
-            self._running.gateway.refuses_bare_reasoning.add(self._entry.target)
+            self._running.gateway.refuses_bare_reasoning.add(self._taker)
 
     async def _readable(self, items: Sequence[Any]) -> list[Any]:
         return await readable_by(self._running.gateway, self._running.scope, items, self._target)

@@ -64,8 +64,9 @@ class Gateway:
     now_ms: Callable[[], int] = wall_clock_ms
     router: MeteredRouter | None = field(init=False)
     gate: Gate | None = field(init=False)
-    refuses_bare_reasoning: set[str] = field(default_factory=set, init=False)
-    """Targets that have refused their own reasoning when it was no more than an ID."""
+    refuses_bare_reasoning: set[tuple[str, str]] = field(default_factory=set, init=False)
+    """Principals and targets where reasoning that is no more than an ID was refused: what one brings concerns no
+    other."""
     scopes: dict[str, Scope] = field(init=False)
     """By principal."""
     turns: set[asyncio.Task[Any]] = field(default_factory=set, init=False)
