@@ -83,6 +83,7 @@ class ContentStore(Protocol):
 
 
 _compressor = zstandard.ZstdCompressor(level=3)
+_decompressor = zstandard.ZstdDecompressor()
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
@@ -112,7 +113,7 @@ def decode_content(chunks: Sequence[bytes]) -> dict[str, Any]:
     if not packed or packed[0] != CONTENT_FORMAT:
         raise ContentLost("a content has an unknown format byte")
     try:
-        raw = zstandard.ZstdDecompressor().decompress(packed[1:], max_output_size=CONTENT_BYTES_MAX)
+        raw = _decompressor.decompress(packed[1:], max_output_size=CONTENT_BYTES_MAX)
         document: dict[str, Any] = orjson.loads(raw)
     except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
         raise ContentLost(f"a content cannot be decoded: {error}") from None

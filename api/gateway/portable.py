@@ -21,7 +21,7 @@ from api.gateway.dialects import DONE, Asked, ResponsesDialect, StreamReader, di
 from api.gateway.errors import upstream_refusal
 from api.gateway.ids import new_id
 from api.gateway.items import canonical_items, require_calls
-from api.gateway.references import readable_by, resolved
+from api.gateway.references import has_encrypted, readable_by, resolved
 from api.gateway.response import STATUSES, failed, item_ids_of, response_object
 from api.gateway.running import Running
 from api.gateway.service import MIB, json_answer
@@ -60,7 +60,10 @@ class PortableTurn:
         asked = Asked(
             request=running.request,
             # An earlier turn may have been given what yet another target had encrypted.
-            history=[replace(entry, input=await self._readable(entry.input)) for entry in history],
+            history=[
+                replace(entry, input=await self._readable(entry.input)) if has_encrypted(entry.input) else entry
+                for entry in history
+            ],
             items=await self._readable(self._items),
             keeps_bare_reasoning=self._keeps_bare_reasoning,
         )

@@ -72,7 +72,7 @@ async def readable_by(gateway: Gateway, scope: Scope, items: Sequence[Any], targ
     What follows a dropped item loses its ID, because a provider wants an item of its own only together with the
     reasoning that led to it. Where there is one target, everything is its own and nothing is asked.
     """
-    sealed = {index for index, item in enumerate(items) if item.get("encrypted_content") is not None}
+    sealed = {index for index, item in enumerate(items) if _is_encrypted(item)}
     if not sealed or len(gateway.config.targets) == 1:
         return list(items)
     owned = await _owned(gateway, scope, item_ids_of([items[index] for index in sorted(sealed)]), target)
@@ -85,6 +85,15 @@ async def readable_by(gateway: Gateway, scope: Scope, items: Sequence[Any], targ
         kept.append(without_id(item) if is_after_dropped else item)
         is_after_dropped = False
     return kept
+
+
+def has_encrypted(items: Sequence[Any]) -> bool:
+    """Return whether one of the items is readable for the target that made it only."""
+    return any(_is_encrypted(item) for item in items)
+
+
+def _is_encrypted(item: Mapping[str, Any]) -> bool:
+    return item.get("encrypted_content") is not None
 
 
 def without_id(item: Mapping[str, Any]) -> dict[str, Any]:
