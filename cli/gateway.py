@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.environment import settings_of
-from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix
+from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix, service_settings
 
 
 def gateway(
@@ -31,19 +30,18 @@ def gateway(
     """
     # Here, so that other commands need not load a server.
     from api.gateway.config import GatewayConfig
-    from api.serve import ServiceSettings, run
+    from api.serve import run
 
-    given = {
-        "host": host,
-        "port": port,
-        "directory": directory,
-        "kafka_bootstrap": bootstrap,
-        "topic_prefix": prefix,
-        "alias_key_file": alias_key_file,
-        "auth_file": auth_file,
-        "log_level": log_level,
-    }
-    settings = settings_of(ServiceSettings, {name: value for name, value in given.items() if value is not None})
+    settings = service_settings(
+        host=host,
+        port=port,
+        directory=directory,
+        bootstrap=bootstrap,
+        prefix=prefix,
+        alias_key_file=alias_key_file,
+        auth_file=auth_file,
+        log_level=log_level,
+    )
     environ = dict(os.environ)
     if settings.kafka_bootstrap is not None:
         environ["TURNLEDGER_KAFKA_BOOTSTRAP"] = settings.kafka_bootstrap

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cli.environment import settings_of
+
+if TYPE_CHECKING:
+    from api.serve import ServiceSettings
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")]
 Port = Annotated[int | None, typer.Option(help="0: any free one. Default: 8420.")]
@@ -20,3 +25,31 @@ AliasKeyFile = Annotated[
     Path | None, typer.Option(help="With Kafka: the ledger's alias key, as 'topics create' made it.")
 ]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")]
+
+
+def service_settings(
+    *,
+    host: str | None,
+    port: int | None,
+    directory: Path | None,
+    bootstrap: str | None,
+    prefix: str | None,
+    alias_key_file: Path | None,
+    auth_file: Path | None,
+    log_level: str | None,
+) -> ServiceSettings:
+    """Return the settings of a process that serves. Raises ``InvalidInput`` naming the setting."""
+    # Here, so that other commands need not load a server.
+    from api.serve import ServiceSettings
+
+    given = {
+        "host": host,
+        "port": port,
+        "directory": directory,
+        "kafka_bootstrap": bootstrap,
+        "topic_prefix": prefix,
+        "alias_key_file": alias_key_file,
+        "auth_file": auth_file,
+        "log_level": log_level,
+    }
+    return settings_of(ServiceSettings, {name: value for name, value in given.items() if value is not None})

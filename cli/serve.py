@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.environment import settings_of
-from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix
+from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix, service_settings
 
 
 def serve(
@@ -29,17 +28,18 @@ def serve(
     _ALIAS_KEY or _ALIAS_KEY_FILE, _AUTH_FILE, _MAX_STALENESS_S, _COMMIT_TIMEOUT_S, _READ_TIMEOUT_S, _LOG_LEVEL; and
     for TLS and SASL _KAFKA_SECURITY_PROTOCOL, _KAFKA_SSL_... and _KAFKA_SASL_..., see docs/operations.md.
     """
-    given = {
-        "host": host,
-        "port": port,
-        "directory": directory,
-        "kafka_bootstrap": bootstrap,
-        "topic_prefix": prefix,
-        "alias_key_file": alias_key_file,
-        "auth_file": auth_file,
-        "log_level": log_level,
-    }
     # Here, so that other commands need not load a server.
-    from api.serve import ServiceSettings, run
+    from api.serve import run
 
-    run(settings_of(ServiceSettings, {name: value for name, value in given.items() if value is not None}))
+    run(
+        service_settings(
+            host=host,
+            port=port,
+            directory=directory,
+            bootstrap=bootstrap,
+            prefix=prefix,
+            alias_key_file=alias_key_file,
+            auth_file=auth_file,
+            log_level=log_level,
+        )
+    )

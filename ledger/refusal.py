@@ -184,6 +184,13 @@ def refusal_of_verdict(verdict: Verdict) -> Refusal | None:
             return Refusal(503, message, code="turn_not_stored", reason=code.word, is_final=is_final)
 
 
+def require_accepted(verdict: Verdict) -> None:
+    """Raise the ``Refusal`` of a commit that the log refused."""
+    refusal = refusal_of_verdict(verdict)
+    if refusal is not None:
+        raise refusal
+
+
 def unfinished(status: str) -> Refusal:
     """Return what a continuation of a response that has not completed is answered."""
     return Refusal(

@@ -26,7 +26,7 @@ from api.gateway.upstream import UpstreamFailed
 from ledger.answer import Found
 from ledger.commit import TurnStart
 from ledger.errors import LedgerError
-from ledger.refusal import refusal_of_verdict
+from ledger.refusal import require_accepted
 from ledger.turn import ITEMS_MAX, RECORD_BYTES_MAX, Owner, Scope, Status, Turn
 
 if TYPE_CHECKING:
@@ -160,10 +160,7 @@ class Follower:
     async def start(self) -> None:
         """Announce the response, then follow it in the background. Raises ``Refusal`` and ``LedgerError``."""
         running = self._running
-        verdict = await running.gateway.metrics.commit(running.gateway.state().committer.begin(self._start))
-        refusal = refusal_of_verdict(verdict)
-        if refusal is not None:
-            raise refusal
+        require_accepted(await running.gateway.metrics.commit(running.gateway.state().committer.begin(self._start)))
         running.is_followed = True
         if running.started is None:
             running.announced_turn_id = self._start.turn_id
@@ -237,8 +234,10 @@ async def _ask(gateway: Gateway, owner: Owner, response_id: str) -> dict[str, An
     """Return what the owner says about a response, None when it does not say."""
     try:
         answer = await gateway.upstream.send(owner.target, "GET", f"/responses/{quote(response_id, safe='')}")
-        body: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (UpstreamFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UpstreamFailed:
+        return None
+    body = answer.json_object()
+    if body is None:
         return None
     if answer.status == 404:
         return {"status": "failed", "output": []}

@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from api.gateway.forward import ask, owner_of, passed_on
 from api.gateway.ids import new_id
-from api.gateway.items import INPUT, canonical_items
+from api.gateway.items import canonical_items
 from api.gateway.lists import check_include_only, distinct, list_of, page_of, read_page
 from api.gateway.request import checked_metadata, is_reference
 from api.gateway.service import MIB, Gateway, json_answer
@@ -33,7 +33,7 @@ from api.requests import JSON, decode, media_type, read_body
 from ledger.answer import Found, Gone, Missing, Verdict
 from ledger.continuation import living
 from ledger.errors import ContentLost, InvalidInput, Unknown
-from ledger.refusal import CONVERSATION, Refusal, refusal_of_verdict
+from ledger.refusal import CONVERSATION, Refusal, require_accepted
 from ledger.turn import Scope, Selector, SelectorKind
 from ledger.verdict import Code
 
@@ -171,7 +171,7 @@ async def delete_item(gateway: Gateway, request: Request) -> Response:
     verdict = await gateway.metrics.commit(deleting)
     if verdict.code in (Code.ITEM_UNKNOWN, Code.ALIAS_GONE):
         raise await _item_not_found(gateway, selector.scope, item_id)
-    _require(verdict)
+    require_accepted(verdict)
     return json_answer(await _described(gateway, selector, found))
 
 
@@ -264,18 +264,12 @@ async def _commit(gateway: Gateway, scope: Scope, event_id: str, committing: Awa
         if given_up is None or given_up.code is not Code.KEPT:
             raise
     else:
-        _require(verdict)
+        require_accepted(verdict)
 
 
 async def _delete_alias(gateway: Gateway, selector: Selector) -> None:
     deleting = gateway.state().conversations.delete(selector, event_id=secrets.token_hex(16))
-    _require(await gateway.metrics.commit(deleting))
-
-
-def _require(verdict: Verdict) -> None:
-    refusal = refusal_of_verdict(verdict)
-    if refusal is not None:
-        raise refusal
+    require_accepted(await gateway.metrics.commit(deleting))
 
 
 async def _new_items(gateway: Gateway, scope: Scope, given: list[Any]) -> list[dict[str, Any]]:
@@ -286,10 +280,7 @@ async def _new_items(gateway: Gateway, scope: Scope, given: list[Any]) -> list[d
         if isinstance(item, dict) and is_reference(item):
             message = "An item of a conversation cannot be a reference to another one; send the item itself."
             raise Refusal(400, message, code="unsupported_item", param=f"items[{index}]")
-    try:
-        items = canonical_items(given, new_id)
-    except Refusal as refusal:
-        raise _named_items(refusal) from None
+    items = canonical_items(given, new_id, field="items")
     # Clients add the output of a response as they got it. Of two items with one ID, only the first could be deleted or
     # referred to, so the second gets an ID of its own.
     brought = [index for index, item in enumerate(given) if item.get("id") is not None]
@@ -299,10 +290,3 @@ async def _new_items(gateway: Gateway, scope: Scope, given: list[Any]) -> list[d
             unnamed = {name: value for name, value in given[index].items() if name != "id"}
             items[index] = canonical_items([unnamed], new_id)[0]
     return items
-
-
-def _named_items(refusal: Refusal) -> Refusal:
-    """Return a refusal of ``input`` as one of the field that has the items here."""
-    param = None if refusal.param is None else "items" + refusal.param.removeprefix(INPUT)
-    message = refusal.message.replace(f"'{INPUT}[", "'items[")
-    return Refusal(refusal.status, message, code=refusal.code, param=param, reason=refusal.reason)

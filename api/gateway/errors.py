@@ -24,7 +24,7 @@ class TargetRefused(Exception):
 def target_refusal_answer(refused: TargetRefused) -> Response:
     """Return a target's refusal as it came, or in the shape of the API when it has none of its own."""
     answer = refused.answer
-    if answer.media_type == "application/json" and _has_api_shape(answer.body):
+    if answer.media_type == "application/json" and _has_api_shape(answer):
         return Response(answer.body, answer.status, headers=dict(answer.headers), media_type=answer.media_type)
     message = f"The model's server refused the request with HTTP status {answer.status}."
     refusal = Refusal(answer.status, message, code="upstream_refused", reason="upstream_refused")
@@ -33,11 +33,8 @@ def target_refusal_answer(refused: TargetRefused) -> Response:
     )
 
 
-def _has_api_shape(body: bytes) -> bool:
-    try:
-        error = msgspec.json.decode(body).get("error")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-        return False
+def _has_api_shape(answer: UpstreamAnswer) -> bool:
+    error = (answer.json_object() or {}).get("error")
     return isinstance(error, dict) and isinstance(error.get("message"), str)
 
 

@@ -38,19 +38,19 @@ _PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 
-def canonical_items(value: str | list[Any], new_id: Callable[[str], str]) -> list[Item]:
-    """Return the canonical items of a request's ``input``, one for each entry, in its order.
+def canonical_items(value: str | list[Any], new_id: Callable[[str], str], *, field: str = INPUT) -> list[Item]:
+    """Return the canonical items of a request's ``field``, one for each entry, in its order.
 
     ``new_id`` makes an ID from its prefix (``api.gateway.ids.new_id``). Raises ``Refusal`` naming the place.
     """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list):
-        raise invalid_value(INPUT, "it must be a string or a list of items")
+        raise invalid_value(field, "it must be a string or a list of items")
     items = []
     seen: set[str] = set()
     for index, given in enumerate(value):
-        path = f"{INPUT}[{index}]"
+        path = f"{field}[{index}]"
         item = _item(given, path, new_id)
         if item["type"] != ITEM_REFERENCE:
             if item["id"] in seen:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -32,10 +31,9 @@ from api.gateway.forward import ask, owner_of, passed_on
 from api.gateway.portable import is_own_record, response_of
 from api.gateway.response import STATUSES
 from api.gateway.service import Gateway, json_answer
-from api.gateway.upstream import UpstreamAnswer
 from ledger.answer import Answer, Entry, Found, Gone
 from ledger.errors import InvalidInput, LedgerError
-from ledger.refusal import Refusal, refusal_of, refusal_of_verdict
+from ledger.refusal import Refusal, refusal_of, require_accepted
 from ledger.turn import Owner, Scope, Selector, SelectorKind, Status, Turn
 from ledger.verdict import Code
 
@@ -53,9 +51,9 @@ PARAM = "response_id"
 async def retrieve(gateway: Gateway, request: Request) -> Response:
     """Return a response, or its events again with ``stream=true``."""
     scope = gateway.scope(request)
-    selector = _selector(request, scope)
+    selector = response_selector(request, scope)
     is_streamed, after = _stream_query(request)
-    found, entry = await _found(gateway, selector)
+    found, entry = await find_response(gateway, selector)
     owner = _native_owner(found)
     if owner is not None:
         return await _from_owner(gateway, request, scope, found, owner)
@@ -68,36 +66,36 @@ async def retrieve(gateway: Gateway, request: Request) -> Response:
 
 async def delete(gateway: Gateway, request: Request) -> Response:
     """Delete a response, at its owner too; what was continued from it keeps its history."""
-    selector = _selector(request, gateway.scope(request))
-    found, _ = await _found(gateway, selector)
+    selector = response_selector(request, gateway.scope(request))
+    found, _ = await find_response(gateway, selector)
     owner = _native_owner(found)
     if owner is not None:
-        answer = await ask(gateway, request, owner_of(gateway, owner), _path(selector.id))
+        answer = await ask(gateway, request, owner_of(gateway, owner), response_path(selector.id))
         if answer.status >= 400 and answer.status != 404:
             return passed_on(answer)
     conversations = gateway.state().conversations
     verdict = await gateway.metrics.commit(conversations.delete_response(selector, event_id=secrets.token_hex(16)))
     if verdict.code in (Code.RESPONSE_UNKNOWN, Code.ALIAS_GONE):
         raise no_response("deleted" if verdict.code is Code.ALIAS_GONE else "unknown")
-    _accept(verdict)
+    require_accepted(verdict)
     return json_answer({"id": selector.id, "object": "response", "deleted": True})
 
 
 async def cancel(gateway: Gateway, request: Request) -> Response:
     """Cancel a background response, whichever replica runs it."""
     scope = gateway.scope(request)
-    selector = _selector(request, scope)
-    found, entry = await _found(gateway, selector)
+    selector = response_selector(request, scope)
+    found, entry = await find_response(gateway, selector)
     owner = _native_owner(found)
     if owner is not None:
-        return await _from_owner(gateway, request, scope, found, owner, path=f"{_path(selector.id)}/cancel")
+        return await _from_owner(gateway, request, scope, found, owner, path=f"{response_path(selector.id)}/cancel")
     response = stored_response(found, entry, selector.id)
     if not response.get("background"):
         message = "Only a response that was created with background set to true can be cancelled."
         raise Refusal(400, message, code="not_cancellable", param=PARAM, reason="not_background")
     if is_pending(str(response["status"])):
         await _cancel_turn(gateway, scope, found, selector.id)
-        found, entry = await _found(gateway, selector)
+        found, entry = await find_response(gateway, selector)
         response = stored_response(found, entry, selector.id)
     return json_answer(response)
 
@@ -105,14 +103,14 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
 async def fetch(gateway: Gateway, request: Request, scope: Scope, response_id: str) -> Response | dict[str, Any]:
     """Return a response for another attempt of the request that made it: its object, or a target's refusal."""
     selector = Selector(scope=scope, kind=SelectorKind.RESPONSE, id=response_id)
-    found, entry = await _found(gateway, selector)
+    found, entry = await find_response(gateway, selector)
     if not found.owner.native:
         return stored_response(found, entry, response_id)
     target = owner_of(gateway, found.owner)
-    answer = await ask(gateway, request, target, _path(response_id), method="GET", query="")
+    answer = await ask(gateway, request, target, response_path(response_id), method="GET", query="")
     if answer.status != 200:
         return passed_on(answer)
-    body = _object(answer)
+    body = answer.json_object()
     if body is None or not _is_ended_response(body):
         message = "The target that holds the response answered something that is not an ended response; try again."
         raise Refusal(502, message, code="upstream_failed", reason="upstream_malformed")
@@ -145,7 +143,9 @@ def living_response(answer: Answer) -> Found:
             raise no_response("unknown")
 
 
-async def _found(gateway: Gateway, selector: Selector) -> tuple[Found, Entry | None]:
+async def find_response(gateway: Gateway, selector: Selector) -> tuple[Found, Entry | None]:
+    """Return a response that a path names and what its own turn adds. Raises ``Refusal`` 404 for one that does not
+    live."""
     answer, entry = await gateway.metrics.lookup_entry(selector.kind, gateway.state().reader.entry(selector))
     return living_response(answer), entry
 
@@ -162,10 +162,10 @@ async def _from_owner(
     gateway: Gateway, request: Request, scope: Scope, found: Found, owner: Owner, path: str | None = None
 ) -> Response:
     target = owner_of(gateway, owner)
-    answer = await ask(gateway, request, target, path or _path(request.path_params[PARAM]))
+    answer = await ask(gateway, request, target, path or response_path(request.path_params[PARAM]))
     record = read_record(found)
     if isinstance(record, OwnerRecord) and not found.owner.native and answer.status == 200:
-        body = _object(answer)
+        body = answer.json_object()
         if body is not None:
             await see_ended(gateway, scope, found, record, body)
     return passed_on(answer)
@@ -185,7 +185,7 @@ async def _cancel_turn(gateway: Gateway, scope: Scope, found: Found, response_id
     verdict = await gateway.metrics.commit(gateway.state().committer.commit(turn))
     # It may have ended by itself in the meantime: then that is what the client gets to see.
     if verdict.code not in (Code.TURN_ENDED, Code.LEASE_EXPIRED, Code.RESPONSE_EXISTS):
-        _accept(verdict)
+        require_accepted(verdict)
 
 
 async def _events(gateway: Gateway, selector: Selector, response: dict[str, Any], after: int) -> AsyncIterator[bytes]:
@@ -197,7 +197,7 @@ async def _events(gateway: Gateway, selector: Selector, response: dict[str, Any]
             yield b": waiting\n\n"
         await asyncio.sleep(POLL_S)
         try:
-            found, entry = await _found(gateway, selector)
+            found, entry = await find_response(gateway, selector)
         except LedgerError as error:
             # Deleted meanwhile, or the ledger cannot tell; the status of the answer has gone out.
             refusal = refusal_of(error)
@@ -229,11 +229,13 @@ def _is_ended_response(body: dict[str, Any]) -> bool:
     return True
 
 
-def _selector(request: Request, scope: Scope) -> Selector:
+def response_selector(request: Request, scope: Scope) -> Selector:
+    """Return the scoped key of the response that a path names."""
     return Selector(scope=scope, kind=SelectorKind.RESPONSE, id=request.path_params[PARAM])
 
 
-def _path(response_id: str) -> str:
+def response_path(response_id: str) -> str:
+    """Return a response's path at its owner."""
     return f"/responses/{quote(response_id, safe='')}"
 
 
@@ -249,16 +251,3 @@ def _stream_query(request: Request) -> tuple[bool, int]:
     if not (after.isascii() and after.isdecimal()) or len(after) > DIGITS_MAX:
         raise InvalidInput("starting_after", "must be the sequence_number of an event")
     return streamed == "true", int(after)
-
-
-def _object(answer: UpstreamAnswer) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _accept(verdict: Any) -> None:
-    refusal = refusal_of_verdict(verdict)
-    if refusal is not None:
-        raise refusal

@@ -6,14 +6,14 @@ being changed (no compression is asked for); a call that nobody waits for any mo
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from api.gateway.config import TargetConfig
@@ -26,6 +26,8 @@ BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
 FORWARDED_REQUEST_HEADERS = ("openai-beta", "traceparent", "tracestate", "x-client-request-id")
 """What of a client's headers concerns the model's answer or tracing; everything else stays here."""
 FORWARDED_ANSWER_PREFIXES = ("openai-", "x-ratelimit-", "x-request-id", "retry-after")
+
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class UpstreamFailed(Exception):
@@ -49,6 +51,13 @@ class UpstreamAnswer:
     """Those that may be passed on."""
     media_type: str
     body: bytes = field(repr=False)
+
+    def json_object(self) -> dict[str, Any] | None:
+        """Return the body as a JSON object, None when it is anything else."""
+        try:
+            return _object_decoder.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
 
 class UpstreamStream:
@@ -190,7 +199,7 @@ def _is_plain(text: str) -> bool:
 
 def _fail(target: str, error: BaseException, *, was_sent: bool) -> NoReturn:
     """Raise the driver's error as ours, without its text: it may quote a URL or a header."""
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+    if isinstance(error, TimeoutError):
         raise UpstreamFailed(target, "timeout", "it did not answer in time", was_sent=was_sent) from error
     if not was_sent:
         raise UpstreamFailed(target, "unreachable", "no connection could be made", was_sent=False) from error
