@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import httpx
 import openai
 import pytest
 
 from api.gateway.service import Gateway
 from ledger.commit import TurnStart
-from ledger.composition import open_embedded
-from ledger.ledger import Ledger, wall_clock_ms
+from ledger.ledger import wall_clock_ms
 from ledger.turn import Selector, SelectorKind
-from tests.gateway.conversations_app import (
+from tests.gateway.conversations.app import (
     Upstreams,
-    gateway_over,
-    raw_http,
     scope_of,
-    sdk,
-    serving,
     take_native_turn,
     take_turn,
 )
-
-
-@pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    async with await open_embedded(tmp_path / "ledger") as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstreams() -> Upstreams:
-    return Upstreams()
-
-
-@pytest.fixture
-async def gateway(ledger: Ledger, upstreams: Upstreams) -> AsyncIterator[Gateway]:
-    async with serving(upstreams) as base_url, gateway_over(ledger, base_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk(gateway) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with raw_http(gateway) as opened:
-        yield opened
 
 
 async def test_input_items_are_those_of_the_turn_alone(client: openai.AsyncOpenAI, gateway: Gateway) -> None:

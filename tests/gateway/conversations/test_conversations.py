@@ -18,11 +18,10 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.turn import SelectorKind, Status
 from tests.api.faults import LOST, ScriptedFaults, faulty_ledger
-from tests.gateway.conversations_app import (
+from tests.gateway.conversations.app import (
     error_of,
     gateway_over,
     id_of,
-    raw_http,
     scope_of,
     sdk,
     take_turn,
@@ -32,26 +31,8 @@ from tests.gateway.conversations_app import (
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
-    async with await open_embedded(tmp_path / "ledger") as opened:
-        yield opened
-
-
-@pytest.fixture
 async def gateway(ledger: Ledger) -> AsyncIterator[Gateway]:
     async with gateway_over(ledger) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk(gateway) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with raw_http(gateway) as opened:
         yield opened
 
 

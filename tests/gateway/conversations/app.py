@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +12,6 @@ from typing import Any
 import httpx
 import httpx2
 import openai
-import uvicorn
 from openai.types.conversations import (
     Conversation,
     ConversationDeletedResource,
@@ -49,6 +46,7 @@ from ledger.continuation import LEDGER_TARGET, target_digest
 from ledger.errors import LedgerError
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.turn import Content, Owner, Scope, Turn
+from tests.gateway.serving import listening
 
 BASE_URL = "http://127.0.0.1/v1"
 Handler = Callable[[Gateway, Request], Awaitable[Response]]
@@ -108,13 +106,8 @@ async def serving(upstreams: Upstreams) -> AsyncIterator[str]:
     """Run the target; give its base URL."""
     methods = ["GET", "POST", "DELETE"]
     app = Starlette(routes=[Route("/{path:path}", upstreams.answer, methods=methods)])
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        running = asyncio.create_task(server.serve([listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        server.should_exit = True
-        await running
+    async with listening(app) as url:
+        yield f"{url}/v1"
 
 
 def config_of(base_url: str) -> GatewayConfig:
