@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ledger.audit import read
 from ledger.bootstrap import bootstrap
 from ledger.checkpoint import BadSignature, Checkpoint, decode_checkpoint
-from ledger.errors import Unavailable, UndecodableRecord
-from ledger.log import EventLog, LogGap
+from ledger.errors import UndecodableRecord
+from ledger.log import EventLog
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
 ASK_TIMEOUT_S = 10.0
-READ_WAIT_S = 0.5
 
 
 class BoundedLog(EventLog, Protocol):
@@ -81,23 +81,10 @@ async def _last_checkpoint(
     """Return the newest trusted checkpoint whose clock is not after ``before_ms``."""
     end = await checkpoints.end(partition, timeout_s=ASK_TIMEOUT_S)
     found: Checkpoint | None = None
-    position = Position(0)
-    if position == end:
-        return None
-    try:
-        tail = await checkpoints.tail({partition: position})
-        try:
-            while position < end:
-                for batch in await tail.next(READ_WAIT_S):
-                    position = batch.next_position
-                    for record in batch.records:
-                        checkpoint = _trusted(record.value, partition, public_key)
-                        if checkpoint is not None and checkpoint.marker.clock_ms <= before_ms:
-                            found = checkpoint
-        finally:
-            await tail.close()
-    except LogGap as gap:
-        raise Unavailable("log_gap", f"the checkpoints of partition {partition} begin at {gap.first}") from gap
+    async for record in read(checkpoints, partition, Position(0), end):
+        checkpoint = _trusted(record.value, partition, public_key)
+        if checkpoint is not None and checkpoint.marker.clock_ms <= before_ms:
+            found = checkpoint
     return found
 
 
