@@ -11,6 +11,7 @@ Place in the flow: log → **fold → view** → query. Rules kept here:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -27,7 +28,9 @@ from ledger.view import ViewStore
 logger = structlog.get_logger("ledger.replica")
 
 FOLD_BATCH_RECORDS_MAX = 64
-"""Records folded before the event loop runs again: about 3 ms, which bounds what a read waits for it."""
+"""Records folded before the event loop runs again: about 3 ms, which bounds what a read waits for it,"""
+FOLD_BATCH_CHANGES_MAX = 2_000
+"""or until about so many rows changed, since a tick may carry out a hundred due tasks: some 20 ms."""
 TAIL_WAIT_S = 0.5
 """Longest wait of one read from the log: only how soon ``stop`` and the watchdog are noticed depends on it."""
 RETRY_PAUSE_S = 0.2
@@ -260,39 +263,43 @@ class Replica:
 
     async def _fold_batches(self, batches: Sequence[RecordBatch]) -> None:
         """Fold what one read has returned, in rounds of bounded size."""
-        parts: list[Part] = []
-        room = FOLD_BATCH_RECORDS_MAX
-        for batch in batches:
-            start = 0
-            while True:
-                records = batch.records[start : start + room]
-                start += len(records)
-                is_last = start == len(batch.records)
-                parts.append(Part(batch.partition, records, batch.next_position if is_last else None))
-                room -= len(records)
-                if room == 0:
-                    self._fold_parts(parts)
-                    await asyncio.sleep(0)
-                    parts, room = [], FOLD_BATCH_RECORDS_MAX
-                if is_last:
-                    break
-        self._fold_parts(parts)
+        left = deque(Part(batch.partition, batch.records, batch.next_position) for batch in batches)
+        while left:
+            parts: list[Part] = []
+            room = FOLD_BATCH_RECORDS_MAX
+            while left and room:
+                part = left.popleft()
+                if len(part.records) > room:
+                    left.appendleft(part._replace(records=part.records[room:]))
+                    part = part._replace(records=part.records[:room], next_position=None)
+                parts.append(part)
+                room -= len(part.records)
+            left.extendleft(reversed(self._fold_parts(parts)))
+            if left:
+                await asyncio.sleep(0)
 
-    def _fold_parts(self, parts: Sequence[Part]) -> None:
-        """Fold one round, write its rows and positions at once, or take everything back.
+    def _fold_parts(self, parts: Sequence[Part]) -> list[Part]:
+        """Fold one round, write its rows and positions at once, or take everything back; return what was left for
+        another, because enough had changed.
 
         One write for all partitions: at a steady rate each has only a few records, and a write costs as much as some
         rows do.
         """
         folded: list[Folded] = []
+        rest: list[Part] = []
         changes: dict[bytes, bytes | None] = {}
         states = [self._partitions[part.partition] for part in parts]
         try:
             for part, state in zip(parts, states, strict=True):
                 if state.stopped is not None:
                     continue
-                done = fold_part(state, part)
+                if rest:
+                    rest.append(part)
+                    continue
+                done = fold_part(state, part, changes_max=FOLD_BATCH_CHANGES_MAX - len(changes))
                 folded.append(done)
+                if done.rest is not None:
+                    rest.append(done.rest)
                 if done.outcomes or state.rows.has_skipped:
                     changes |= state.rows.changes()
             if changes:
@@ -311,6 +318,7 @@ class Replica:
         for done in folded:
             if done.upgrade is not None:
                 raise done.upgrade
+        return rest
 
     def _announce(
         self,

@@ -46,6 +46,8 @@ INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Ki
 WRITTEN_ONCE_KINDS = frozenset({Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING})
 """Their keys end in the offset of the record that makes them: one made and deleted in the same batch was never
 stored."""
+INDEX_GROUP_BYTES = {kind: 0 if kind == Kind.QUEUE else 20 for kind in INDEX_KINDS}
+"""Entries of one principal or lineage, whose digest their keys begin with, are scanned together; of the queue all."""
 
 
 class Fate(IntEnum):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from ledger.content import ContentRef
+from ledger.index import Index
 from ledger.rows import (
     FOLDED_KINDS,
+    INDEX_GROUP_BYTES,
     INDEX_KINDS,
     ROW_TYPES,
     WRITTEN_ONCE_KINDS,
@@ -41,7 +43,8 @@ KNOWN_ROWS_MAX = 8192
 _decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type in ROW_TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 _UNKNOWN = object()
-_EVENT = Kind.EVENT[0]
+_EVENT, _NODE = Kind.EVENT[0], Kind.NODE[0]
+_OFFSET_BYTES = 8
 
 
 def partition_prefix(partition: Partition) -> bytes:
@@ -53,6 +56,15 @@ ordered = struct.Struct(">Q").pack
 """Return 8 bytes that sort as the non-negative number does (a C function: it runs several times per record)."""
 
 
+class Changes(NamedTuple):
+    """Row changes by row key, with its partition; in no particular order."""
+
+    new: dict[bytes, bytes]
+    """Rows that are certainly not in the store yet."""
+    other: dict[bytes, bytes | None]
+    """Rows that may be in the store; None: deleted."""
+
+
 class Rows:
     """One partition's rows: an overlay of uncommitted changes on the store. Used by one task at a time."""
 
@@ -61,7 +73,17 @@ class Rows:
         self._prefix = partition_prefix(partition)
         self._known: dict[bytes, msgspec.Struct | None] = {}
         self._changed: dict[bytes, msgspec.Struct | None] = {}
-        self._indexes: dict[bytes, dict[bytes, bytes | None]] = {kind: {} for kind in INDEX_KINDS}
+        self._absent: set[bytes] = set()
+        """Keys that were looked for since the last commit and are not in the store."""
+        self._indexes = {
+            kind: Index(
+                store,
+                self._prefix + kind,
+                group_bytes=INDEX_GROUP_BYTES[kind],
+                written_once=kind in WRITTEN_ONCE_KINDS,
+            )
+            for kind in sorted(INDEX_KINDS)
+        }
         self.partition = partition
         self.meta = self._stored_meta = self._load_meta()
         self.anchor_trimmed = False
@@ -89,6 +111,7 @@ class Rows:
         if row is _UNKNOWN:
             raw = self.store.get(self._prefix + key)
             if raw is None:
+                self._absent.add(key)
                 return None
             row = self._known[key] = _decode[key[0]](raw)
         return row
@@ -142,54 +165,48 @@ class Rows:
         self._changed[kind + key] = self._known[kind + key] = None
 
     def put_index(self, kind: bytes, key: bytes, value: bytes = b"") -> None:
-        self._indexes[kind][key] = value
+        """Write an entry of an index kind."""
+        self._indexes[kind].put(key, value)
 
     def delete_index(self, kind: bytes, key: bytes) -> None:
-        entries = self._indexes[kind]
-        if kind in WRITTEN_ONCE_KINDS and entries.get(key) is not None:
-            del entries[key]
-        else:
-            entries[key] = None
+        """Delete an entry of an index kind."""
+        self._indexes[kind].delete(key)
 
     def scan(self, kind: bytes, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` entries of an index kind with ``lower <= key < upper``, ascending, changes
-        included."""
-        overlay = {key: value for key, value in self._indexes[kind].items() if lower <= key < upper}
-        fresh = iter(sorted((key, value) for key, value in overlay.items() if value is not None))
-        prefix_bytes = len(self._prefix) + 1
-        stored = self.store.scan(self._prefix + kind + lower, self._prefix + kind + upper)
-        kept = ((key[prefix_bytes:], value) for key, value in stored if key[prefix_bytes:] not in overlay)
-        found: list[tuple[bytes, bytes]] = []
-        try:
-            for entry in _merged(fresh, kept):
-                found.append(entry)
-                if len(found) == limit:
-                    break
-        finally:
-            kept.close()
-            close = getattr(stored, "close", None)
-            if close is not None:
-                close()
-        return found
+        included; both bounds are of one principal, lineage or queue."""
+        return self._indexes[kind].scan(lower, upper, limit)
 
     @property
     def changes_count(self) -> int:
         """Number of changes since the last ``committed``, without the meta row."""
-        return len(self._changed) + sum(map(len, self._indexes.values()))
+        return len(self._changed) + sum(len(index.changed) for index in self._indexes.values())
 
     def changes(self) -> dict[bytes, bytes | None]:
         """Return all changes since the last ``committed``, with the meta row, as the store takes them."""
-        prefix = self._prefix
-        batch: dict[bytes, bytes | None] = {
-            prefix + key: None if row is None else _encode(row) for key, row in self._changed.items()
-        }
-        for kind, entries in self._indexes.items():
-            if entries:
-                start = prefix + kind
-                for key, value in entries.items():
-                    batch[start + key] = value
-        batch[prefix + Kind.META] = _encode(self.meta)
-        return batch
+        new, other = self.changes_apart()
+        return {**new, **other}
+
+    def changes_apart(self) -> Changes:
+        """Return ``changes`` with those apart that certainly add a row."""
+        prefix, absent = self._prefix, self._absent
+        begin = ordered(self._stored_meta.position)
+        new: dict[bytes, bytes] = {}
+        other: dict[bytes, bytes | None] = {prefix + Kind.META: _encode(self.meta)}
+        for key, row in self._changed.items():
+            if key in absent or (key[0] == _NODE and key[1:] >= begin):
+                if row is not None:
+                    new[prefix + key] = _encode(row)
+            else:
+                other[prefix + key] = None if row is None else _encode(row)
+        for kind, index in self._indexes.items():
+            start, is_written_once = prefix + kind, kind in WRITTEN_ONCE_KINDS
+            for key, value in index.changed.items():
+                if is_written_once and value is not None and key[-_OFFSET_BYTES:] >= begin:
+                    new[start + key] = value
+                else:
+                    other[start + key] = value
+        return Changes(new, other)
 
     def committed(self) -> None:
         """The store has taken ``changes``: forget them, keep the decoded rows."""
@@ -199,37 +216,26 @@ class Rows:
             if row is None or key[0] == _EVENT:
                 del known[key]
         self._changed.clear()
+        self._absent.clear()
         self._stored_meta = self.meta
         self.has_skipped = False
         if len(known) > KNOWN_ROWS_MAX:
             known.clear()
-        for entries in self._indexes.values():
-            entries.clear()
+        for index in self._indexes.values():
+            index.committed()
 
     def discard(self) -> None:
         """The store refused ``changes``: go back to what it has, without asking it, since it may refuse that too."""
         self._changed.clear()
         self._known.clear()
+        self._absent.clear()
         self.has_skipped = False
-        for entries in self._indexes.values():
-            entries.clear()
+        for index in self._indexes.values():
+            index.discard()
         self.meta = self._stored_meta
 
 
 _NO_PRINCIPAL = PrincipalRow()
-
-
-def _merged(left: Iterator[tuple[bytes, bytes]], right: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield two ascending, disjoint iterators as one."""
-    a, b = next(left, None), next(right, None)
-    while a is not None or b is not None:
-        if b is None or (a is not None and a[0] < b[0]):
-            assert a is not None
-            yield a
-            a = next(left, None)
-        else:
-            yield b
-            b = next(right, None)
 
 
 def folded_rows(store: ViewStore, partition: Partition) -> Iterator[tuple[bytes, bytes]]:

@@ -4,7 +4,7 @@ Place in the flow: log → fold → rows → **table** → rows of another proce
 partition, its value the row's bytes; a null record is a deleted row. Every batch of them is closed by a marker, under
 one key of its own, and is visible only as a whole (one transaction), so a table is always one of some position.
 
-A marker carries the *row digest*: the sum modulo 2²⁵⁶ of BLAKE2b-256 over each (key, row), both length-delimited. It is
+A marker carries the *row digest*: the sum modulo 2²⁵⁶ of BLAKE2b-256 over each length of a key, key and row. It is
 kept up to date by adding new rows and taking old ones away, so it does not depend on the order of writes, and a reader
 that holds other rows than the writer held finds that out.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -36,6 +37,8 @@ DIGEST_MODULUS = 1 << 256
 DIGEST_BYTES = 32
 WIPE_ROWS = 1_000
 """Rows deleted in one write: a few milliseconds."""
+DIGEST_ROWS = 1_000
+"""Rows digested at once."""
 NO_ROWS = bytes(DIGEST_BYTES)
 """Row digest of an empty table."""
 
@@ -106,7 +109,7 @@ _marker_decoder = msgspec.msgpack.Decoder(Marker)
 _state_decoder = msgspec.msgpack.Decoder(TableState)
 _PREFIX_BYTES = 2
 # Bound once: they run for every row that changes.
-_lengths = struct.Struct(">II").pack
+_length = struct.Struct(">I").pack
 _blake2b, _number = hashlib.blake2b, int.from_bytes
 
 
@@ -160,42 +163,59 @@ def is_row(key: bytes) -> bool:
     return key[:1] in FOLDED_KINDS
 
 
-def pair_digest(key: bytes, row: bytes) -> int:
-    """Return what one row adds to a row digest; ``key`` is without the partition."""
-    return _number(_blake2b(_lengths(len(key), len(row)) + key + row, digest_size=DIGEST_BYTES).digest(), "big")
+def pair_digests(rows: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return what rows, by key without the partition, add to a row digest."""
+    return sum(
+        [
+            _number(_blake2b(_length(len(key)) + key + row, digest_size=DIGEST_BYTES).digest(), "big")
+            for key, row in rows
+        ]
+    )
 
 
 def table_change(
-    store: ViewStore, changes: Mapping[bytes, bytes | None], rows_digest: bytes, rows_count: int
+    store: ViewStore,
+    changes: Mapping[bytes, bytes | None],
+    rows_digest: bytes,
+    rows_count: int,
+    *,
+    new: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> TableChange:
-    """Return what ``changes`` (by row key, with its partition) will do to the table of the rows in ``store``.
+    """Return what ``changes`` and ``new`` (by row key, with its partition) will do to the table of the rows in
+    ``store``; ``new`` are rows of which it holds none.
 
     Reads the rows as they are, so call it before the changes are written.
     """
     keys = list(changes)
-    records: list[tuple[bytes, bytes | None]] = []
-    total = int.from_bytes(rows_digest, "big")
+    added = [(key[_PREFIX_BYTES:], row) for key, row in new.items()]
+    removed: list[tuple[bytes, bytes]] = []
+    deleted: list[tuple[bytes, None]] = []
     for key, before in zip(keys, store.get_many(keys), strict=True):
         after = changes[key]
         if after == before:
             continue
         table_key = key[_PREFIX_BYTES:]
         if before is not None:
-            total -= pair_digest(table_key, before)
-            rows_count -= 1
-        if after is not None:
-            total += pair_digest(table_key, after)
-            rows_count += 1
-        records.append((table_key, after))
-    return TableChange(records, (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), rows_count)
+            removed.append((table_key, before))
+        if after is None:
+            deleted.append((table_key, None))
+        else:
+            added.append((table_key, after))
+    total = int.from_bytes(rows_digest, "big") + pair_digests(added) - pair_digests(removed)
+    return TableChange(
+        [*added, *deleted],
+        (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"),
+        rows_count + len(added) - len(removed),
+    )
 
 
 def digest_of(store: ViewStore, partition: Partition) -> tuple[bytes, int]:
     """Return row digest and number of the rows of a partition, by reading all of them."""
     total, count = 0, 0
-    for key, row in folded_rows(store, partition):
-        total += pair_digest(key[_PREFIX_BYTES:], row)
-        count += 1
+    rows = ((key[_PREFIX_BYTES:], row) for key, row in folded_rows(store, partition))
+    while part := list(islice(rows, DIGEST_ROWS)):
+        total += pair_digests(part)
+        count += len(part)
     return (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), count
 
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -44,7 +46,7 @@ FOLD_RECORDS_MAX = 16
 """Records folded before others on the event loop get their turn: about 2 ms, or 50 where each carries out due tasks."""
 CHANGES_MAX = 6_000
 """Row changes of one transaction, about those of 500 turns: a tick may carry out so many due tasks that a dozen make as
-many, and a scan of the queue looks through all that are not written yet."""
+many."""
 CHANGE_ROWS_MAX = 512
 """Row changes that are digested before others on the event loop get their turn: about 3 ms."""
 RESET_KEYS_MAX = 5_000
@@ -79,8 +81,6 @@ class LaneParts:
 class _Folded(NamedTuple):
     """What was folded for one transaction."""
 
-    done: int
-    """Pieces, from the first."""
     records_count: int
     facts: list[Fact]
     upgrade: UnsupportedUpgrade | None
@@ -260,17 +260,17 @@ class Lane:
         Raises ``LaneStopped``, ``WriterFenced``, ``AppendUncertain``, ``StoreFailed``; after any of them the lane must
         be restored.
         """
-        pieces = [piece for batch in batches for piece in self._pieces(batch)]
-        done = total = 0
-        while done < len(pieces):
+        pieces = deque(piece for batch in batches for piece in self._pieces(batch))
+        total = 0
+        while pieces:
             async with self._parts.computing:
-                folded = await self._fold_rows(pieces, done)
+                folded = await self._fold_rows(pieces)
                 change = await self._change() if folded.records_count or self.rows.has_skipped else None
             if change is not None:
                 await self._write(change, folded.facts)
             if folded.upgrade is not None:
                 raise LaneStopped(Unavailable("upgrade", str(folded.upgrade)))
-            done, total = folded.done, total + folded.records_count
+            total += folded.records_count
         return total
 
     def _pieces(self, batch: RecordBatch) -> list[Part]:
@@ -282,19 +282,20 @@ class Lane:
         ]
         return [*parts, Part(self.partition, (), batch.next_position)]
 
-    async def _fold_rows(self, pieces: Sequence[Part], done: int) -> _Folded:
-        """Fold pieces from ``done`` on, until there is enough for one transaction."""
+    async def _fold_rows(self, pieces: deque[Part]) -> _Folded:
+        """Fold pieces, and take them away, until there is enough for one transaction."""
         facts: list[Fact] = []
         count = 0
-        while done < len(pieces) and self.rows.changes_count < CHANGES_MAX:
-            folded = fold_part(self._partition_state, pieces[done])
-            done += 1
+        while pieces and self.rows.changes_count < CHANGES_MAX:
+            folded = fold_part(self._partition_state, pieces.popleft(), changes_max=CHANGES_MAX)
+            if folded.rest is not None:
+                pieces.appendleft(folded.rest)
             facts += folded.facts
             count += len(folded.outcomes)
             if folded.upgrade is not None:
-                return _Folded(done, count, facts, folded.upgrade)
+                return _Folded(count, facts, folded.upgrade)
             await asyncio.sleep(0)
-        return _Folded(done, count, facts, None)
+        return _Folded(count, facts, None)
 
     def _behind_anchor(self, batch: RecordBatch) -> tuple[Record, ...]:
         """Compare the first record of a newly opened tail with the last one folded; return what was not folded yet."""
@@ -311,16 +312,16 @@ class Lane:
 
     async def _change(self) -> _Change:
         """Return what was folded since the last write, and what it means for the table."""
-        changes = self.rows.changes()
-        items = list(changes.items())
+        new, other = self.rows.changes_apart()
         records: list[tuple[bytes, bytes | None]] = []
         rows_digest, rows_count = self._state.rows_digest, self._state.rows_count
-        for first in range(0, len(items), CHANGE_ROWS_MAX):
-            part = dict(items[first : first + CHANGE_ROWS_MAX])
-            changed, rows_digest, rows_count = table_change(self.store, part, rows_digest, rows_count)
+        for added, part in zip_longest(_parts(new), _parts(other)):
+            changed, rows_digest, rows_count = table_change(
+                self.store, part or {}, rows_digest, rows_count, new=added or {}
+            )
             records += changed
             await asyncio.sleep(0)
-        return _Change(changes, records, marker_of(self.rows.meta, self._log_id, rows_digest, rows_count))
+        return _Change({**new, **other}, records, marker_of(self.rows.meta, self._log_id, rows_digest, rows_count))
 
     async def _write(self, change: _Change, facts: list[Fact]) -> None:
         marker = change.marker
@@ -372,3 +373,10 @@ class Lane:
         if self._writer is not None:
             await self._writer.close()
         self.store.close()
+
+
+def _parts(rows: Mapping[bytes, Any]) -> Iterator[dict[bytes, Any]]:
+    """Yield the rows in parts of ``CHANGE_ROWS_MAX``."""
+    items = iter(rows.items())
+    while part := dict(islice(items, CHANGE_ROWS_MAX)):
+        yield part
