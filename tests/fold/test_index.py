@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledger.adapters.memory import MemoryViewStore
@@ -37,7 +37,19 @@ actions = st.lists(
 )
 
 
+WHOLE = ("scan", (b"a\0", 12, 4))
+DISCARDED: list[tuple[str, object]] = [
+    ("put", b"a\1"),
+    ("commit", None),
+    ("delete", b"a\1"),
+    WHOLE,
+    ("discard", None),
+    WHOLE,
+]
+
+
 @given(actions=actions, group_bytes=st.sampled_from([0, 1]))
+@example(actions=DISCARDED, group_bytes=1)
 def test_scans_are_those_of_a_sorted_dictionary(actions: list[tuple[str, object]], group_bytes: int) -> None:
     store = MemoryViewStore()
     index = Index(store, PREFIX, group_bytes=group_bytes, written_once=False)
@@ -100,6 +112,7 @@ def test_floors_are_bounded() -> None:
     for number in range(FLOORS_MAX + 1):
         group = number.to_bytes(2, "big")
         assert bool(index.scan(group, group + LAST, 1)) == (number == 0)
+        assert len(index._floors) <= FLOORS_MAX
     assert [key for key, _ in index.scan(b"\0\0", b"\0\0" + LAST, 1)] == [b"\0\0key"]
 
 
