@@ -10,10 +10,19 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from rocksdict import Options, Rdict, WriteBatch
 
 from benchmarks.measure import Figure, figure, timed
-from ledger.adapters.kafka_settings import TURNS, KafkaSettings
+from ledger import codec
+from ledger.adapters.kafka import KafkaLog
+from ledger.adapters.kafka_settings import TABLES, TURNS, KafkaSettings
+from ledger.adapters.kafka_transactions import KafkaTransactions
+from ledger.adapters.rocks import RocksViewStore
+from ledger.event import TurnCompleted
+from ledger.log import RecordBatch
+from ledger.turn import Partition, Position
 
 VALUE = b"x" * 220
 """As large as a native turn's event."""
+PLAIN_BATCH_RECORDS = 500
+"""Records of one transaction, as a worker of the processors has them."""
 
 
 async def raw_kafka(settings: KafkaSettings, *, count: int) -> list[Figure]:
@@ -86,3 +95,51 @@ def raw_rocks(directory: Path, *, count: int) -> list[Figure]:
     reads = figure("get a row", "rocksdict alone", latencies_s, time.perf_counter() - began_s)
     database.close()
     return [writes, reads]
+
+
+async def plain_loop(turns: KafkaSettings, tables: KafkaSettings, directory: Path) -> Figure:
+    """Read a log of turns and write two rows of each, who owns it and what its lineage ends in, in a transaction per
+    batch: what a worker would do if nothing had to be judged, remembered, limited, expired or verified."""
+    log, store = KafkaLog(turns), RocksViewStore(directory)
+    count = (await log.manifest(timeout_s=10)).partition_count
+    partitions = [Partition(number) for number in range(count)]
+    ends = {partition: await log.end(partition, timeout_s=10) for partition in partitions}
+    writers = {partition: await KafkaTransactions.start(tables, partition) for partition in partitions}
+    tail = await log.tail(dict.fromkeys(partitions, Position(0)))
+    waiting: dict[Partition, list[RecordBatch]] = {partition: [] for partition in partitions}
+    writing: dict[Partition, asyncio.Task[None]] = {}
+    read: dict[Partition, Position] = {}
+
+    async def write(partition: Partition) -> None:
+        while waiting[partition]:
+            batches, waiting[partition] = waiting[partition], []
+            records = [record for batch in batches for record in batch.records]
+            for first in range(0, len(records), PLAIN_BATCH_RECORDS):
+                rows: dict[bytes, bytes] = {}
+                for record in records[first : first + PLAIN_BATCH_RECORDS]:
+                    event = codec.decode(record.value)
+                    if isinstance(event, TurnCompleted):
+                        rows[b"r" + event.response] = event.owner.target.encode() + event.owner.digest
+                        rows[b"l" + (event.parent or event.response)] = record.offset.to_bytes(8, "big")
+                store.write({partition.to_bytes(2, "big") + key: row for key, row in rows.items()})
+                await writers[partition].write({TABLES: list(rows.items())})
+
+    began_s = time.perf_counter()
+    while read != ends or any(not task.done() for task in writing.values()):
+        for batch in await tail.next(0.05):
+            waiting[batch.partition].append(batch)
+            read[batch.partition] = batch.next_position
+        for partition in partitions:
+            task = writing.get(partition)
+            if waiting[partition] and (task is None or task.done()):
+                writing[partition] = asyncio.create_task(write(partition))
+    for task in writing.values():
+        task.result()
+    elapsed_s = time.perf_counter() - began_s
+    await tail.close()
+    for writer in writers.values():
+        await writer.close()
+    await log.close()
+    store.close()
+    total = sum(ends.values())
+    return Figure(name="plain loop, 2 rows", where="Kafka", count=total, rate_per_s=total / elapsed_s)

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from benchmarks import in_process
+from benchmarks import baseline, in_process
 from benchmarks.measure import Figure, timed
 from ledger import codec
 from ledger.adapters.kafka import KafkaLog
@@ -83,6 +83,10 @@ async def all_figures(bootstrap_servers: str, directory: Path, *, events: int, p
         async with in_process.kafka(settings, directory / f"replica-{workers}") as ledger:
             await in_process.fill(ledger, events=events)
         name = f"materialize, {workers} at once"
+        if workers == 1:
+            plain = KafkaSettings(bootstrap=bootstrap_servers, prefix=f"{prefix}-plain")
+            await create_topics(plain, replication_factor=1)
+            figures.append(await baseline.plain_loop(settings, plain, directory / "plain"))
         figures.append(await _materialized(settings, directory, workers, name))
         if workers == 1:
             figures += await _both_ways(settings, directory / "new", "nothing rewritten")
