@@ -18,7 +18,7 @@ from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import InvalidInput, StoreFailed
 from ledger.ledger import wall_clock_ms
-from ledger.log import EventLog
+from ledger.log import BoundedLog, EventLog
 from ledger.outbox import Outbox
 from ledger.replica import Replica
 from ledger.table import Rows
@@ -44,8 +44,10 @@ class PartitionStatus:
     partition: Partition
     ledger_id: str
     position: Position
+    first: Position | None
+    """Where the log begins: its history is complete from there on. None: the log was not asked."""
     end: Position | None
-    """Of the log; None: the log was not asked."""
+    """Of the log, likewise."""
     clock_ms: int
     generation: int
     quarantined: int
@@ -62,14 +64,14 @@ def is_embedded(directory: Path) -> bool:
 
 
 @asynccontextmanager
-async def log_of(directory: Path, kafka: KafkaSettings | None) -> AsyncIterator[EventLog]:
+async def log_of(directory: Path, kafka: KafkaSettings | None) -> AsyncIterator[BoundedLog]:
     """Open the log that a state directory's view is folded from, so that nobody else opens the view meanwhile.
 
     Raises ``StateDirectoryLocked`` when a process has the directory open, ``InvalidInput`` without ``kafka`` for a
     replica on Kafka.
     """
     async with AsyncExitStack() as stack:
-        log: EventLog
+        log: BoundedLog
         if is_embedded(directory):
             database = EmbeddedDatabase(directory / LOG)
             stack.push_async_callback(database.close)
@@ -94,8 +96,8 @@ def view_of(directory: Path) -> Iterator[ViewStore]:
         store.close()
 
 
-async def statuses(store: ViewStore, log: EventLog | None) -> list[PartitionStatus]:
-    """Return where each partition of a view stands, and where its log ends."""
+async def statuses(store: ViewStore, log: BoundedLog | None) -> list[PartitionStatus]:
+    """Return where each partition of a view stands, and where its log begins and ends."""
     rows = [Rows(store, Partition(0))]
     rows += [Rows(store, Partition(number)) for number in range(1, rows[0].meta.partition_count)]
     return [
@@ -103,6 +105,7 @@ async def statuses(store: ViewStore, log: EventLog | None) -> list[PartitionStat
             partition=partition_rows.partition,
             ledger_id=partition_rows.meta.ledger_id.hex(),
             position=partition_rows.position,
+            first=None if log is None else await log.first(partition_rows.partition, timeout_s=START_TIMEOUT_S),
             end=None if log is None else await log.end(partition_rows.partition, timeout_s=START_TIMEOUT_S),
             clock_ms=partition_rows.meta.clock_ms,
             generation=partition_rows.meta.generation,

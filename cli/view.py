@@ -74,13 +74,14 @@ async def _statuses(directory: Path, bootstrap: str | None, prefix: str) -> list
 
 def _status_table(directory: Path, found: list[PartitionStatus]) -> Table:
     table = Table(title=f"View in {directory}", title_justify="left", header_style="bold")
-    for name in ("partition", "position", "behind", "policy", "quarantined"):
+    for name in ("partition", "first", "position", "behind", "policy", "quarantined"):
         table.add_column(name, justify="right")
     table.add_column("partition clock")
     table.add_column("ledger")
     for partition in found:
         table.add_row(
             str(partition.partition),
+            "?" if partition.first is None else str(partition.first),
             str(partition.position),
             "?" if partition.end is None else str(partition.end - partition.position),
             str(partition.generation),

@@ -169,7 +169,10 @@ async def _open_local(
     log = EmbeddedLog(database, now_ms=now_ms)
 
     async def trim(position: Position) -> None:
-        if log_records_max is not None and position - log.first > log_records_max * TRIM_FACTOR:
+        if log_records_max is None:
+            return
+        first = await log.first(Partition(0), timeout_s=TRIM_TIMEOUT_S)
+        if position - first > log_records_max * TRIM_FACTOR:
             # What is trimmed can never be folded again, so its rows must outlive a crash of the machine first.
             await asyncio.to_thread(store.flush)
             await log.trim(Position(position - log_records_max), timeout_s=TRIM_TIMEOUT_S)

@@ -107,6 +107,17 @@ class EventLog(Protocol):
         ...
 
 
+class BoundedLog(EventLog, Protocol):
+    """A log that also tells where it begins."""
+
+    async def first(self, partition: Partition, *, timeout_s: float) -> Position:
+        """Return the position from which on everything is still there: above 0 once the log was trimmed.
+
+        Raises ``Unavailable``.
+        """
+        ...
+
+
 class LogGap(Exception):
     """The position asked for is not in the log: below its first offset, or beyond its validated end."""
 

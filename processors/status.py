@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledger.errors import Unavailable, UndecodableRecord
-from ledger.log import EventLog, LogGap
+from ledger.log import BoundedLog, EventLog, LogGap
 from ledger.tables import MARKER_KEY, Marker, decode_marker
 from ledger.turn import Partition, Position
-from processors.trim import BoundedLog
 
 ASK_TIMEOUT_S = 10.0
 READ_WAIT_S = 0.5

@@ -8,23 +8,16 @@ replay begins at that position.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ledger.audit import read
 from ledger.bootstrap import bootstrap
 from ledger.checkpoint import BadSignature, Checkpoint, decode_checkpoint
 from ledger.errors import UndecodableRecord
-from ledger.log import EventLog
+from ledger.log import BoundedLog, EventLog
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
 ASK_TIMEOUT_S = 10.0
-
-
-class BoundedLog(EventLog, Protocol):
-    """A log that also tells where it begins."""
-
-    async def first(self, partition: Partition, *, timeout_s: float) -> Position: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,8 +117,9 @@ async def test_log_in_memory_is_trimmed() -> None:
         log = ledger.log
         turns = [turn(ledger, number, 100) for number in range(LOG_RECORDS_MIN * 3 // 2)]
         await asyncio.gather(*(ledger.committer.commit(one) for one in turns))
-        await until(lambda: log.first > 0)
-        assert await log.end(P0, timeout_s=PATIENCE_S) - log.first <= LOG_RECORDS_MIN * TRIM_FACTOR
+        await until(lambda: log._first > 0)
+        first = await log.first(P0, timeout_s=PATIENCE_S)
+        assert await log.end(P0, timeout_s=PATIENCE_S) - first <= LOG_RECORDS_MIN * TRIM_FACTOR
         assert isinstance(await ledger.reader.load(response(LOG_RECORDS_MIN * 3 // 2 - 1)), Found)
 
 

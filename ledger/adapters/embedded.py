@@ -200,11 +200,6 @@ class EmbeddedLog:
         if next(database.store.scan(_record_key(0), _record_key(self._first)), None) is not None:
             database.store.delete_range(_record_key(0), _record_key(self._first))
 
-    @property
-    def first(self) -> Position:
-        """The oldest position that can still be read."""
-        return self._first
-
     async def append(self, partition: Partition, key: bytes, value: bytes, *, timeout_s: float) -> Appended:
         self.check_open()
         self._check_partition(partition)
@@ -237,6 +232,11 @@ class EmbeddedLog:
         self.check_open()
         self._check_partition(partition)
         return self._end
+
+    async def first(self, partition: Partition, *, timeout_s: float) -> Position:
+        self.check_open()
+        self._check_partition(partition)
+        return self._first
 
     async def manifest(self, *, timeout_s: float) -> Manifest:
         self.check_open()

@@ -214,6 +214,10 @@ class MemoryLog:
         self.check_open()
         return MemoryTail(self, self._topic, positions)
 
+    async def first(self, partition: Partition, *, timeout_s: float) -> Position:
+        self.check_open()
+        return self._topic.first(partition)
+
     async def end(self, partition: Partition, *, timeout_s: float) -> Position:
         self.check_open()
         # Taken as early as the port allows: a caller that needs a later one must ask later.

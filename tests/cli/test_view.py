@@ -23,7 +23,7 @@ def rows_in(home: Path) -> dict[bytes, bytes]:
 
 def test_status_says_how_far_the_view_is(published: Run, home: Path) -> None:
     (partition,) = published("view", "status", "--json").json()["partitions"]
-    assert (partition["position"], partition["end"], partition["quarantined"]) == (4, 4, 0)
+    assert (partition["first"], partition["position"], partition["end"], partition["quarantined"]) == (0, 4, 4, 0)
     assert partition["ledger_id"] in published("view", "status").out
     assert str(home) in published("view", "status").out
 

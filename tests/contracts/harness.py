@@ -14,7 +14,7 @@ import pytest
 from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.memory import MemoryContents, MemoryContentStore, MemoryLog, MemoryTopic
 from ledger.content import ContentStore
-from ledger.log import EventLog, Record
+from ledger.log import BoundedLog, EventLog, Record
 from ledger.turn import Partition, Position
 
 TIMEOUT_S = 20.0
@@ -52,7 +52,7 @@ class LogHarness(Protocol):
 
     partition_count: int
 
-    async def start(self) -> EventLog:
+    async def start(self) -> BoundedLog:
         """Open the log as a new process would, after closing what was open."""
         ...
 
@@ -85,7 +85,7 @@ class _MemoryLogHarness:
         self._now_ms = ticking_clock()
         self.log: MemoryLog | None = None
 
-    async def start(self) -> EventLog:
+    async def start(self) -> BoundedLog:
         if self.log is not None:
             await self.log.close()
         self.log = MemoryLog(self._topic, now_ms=self._now_ms)

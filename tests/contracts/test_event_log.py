@@ -187,6 +187,15 @@ async def test_trimmed_log_begins_above_zero_and_keeps_its_offsets(log_harness: 
     assert [(record.offset, record.value) for record in records] == [(3, b"value-3"), (4, b"value-4")]
 
 
+async def test_log_says_where_it_begins(log_harness: LogHarness) -> None:
+    log = await log_harness.start()
+    await append(log, 5)
+    assert await log.first(P0, timeout_s=TIMEOUT_S) == 0
+    await log_harness.trim(P0, Position(3))
+    assert await log.first(P0, timeout_s=TIMEOUT_S) == 3
+    assert await (await log_harness.start()).first(P0, timeout_s=TIMEOUT_S) == 3
+
+
 async def test_log_trimmed_to_its_end_goes_on_counting(log_harness: LogHarness) -> None:
     await append(await log_harness.start(), 4)
     await log_harness.trim(P0, Position(4))
