@@ -73,11 +73,12 @@ async def _statuses(directory: Path, bootstrap: str | None, prefix: str) -> list
 
 
 def _status_table(directory: Path, found: list[PartitionStatus]) -> Table:
-    table = Table(title=f"View in {directory}", title_justify="left", header_style="bold")
+    ledgers = sorted({partition.ledger_id or "not formatted" for partition in found})
+    title = f"View in {directory}\nledger {', '.join(ledgers)}"
+    table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("partition", "first", "position", "behind", "policy", "quarantined"):
         table.add_column(name, justify="right")
     table.add_column("partition clock")
-    table.add_column("ledger")
     for partition in found:
         table.add_row(
             str(partition.partition),
@@ -87,7 +88,6 @@ def _status_table(directory: Path, found: list[PartitionStatus]) -> Table:
             str(partition.generation),
             str(partition.quarantined),
             moment(partition.clock_ms),
-            partition.ledger_id or "not formatted",
         )
     return table
 
