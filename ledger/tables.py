@@ -21,6 +21,7 @@ import msgspec
 
 from ledger import codec
 from ledger.errors import UndecodableRecord
+from ledger.purged import purged_key
 from ledger.rows import FOLDED_KINDS, MetaRow
 from ledger.table import folded_rows, partition_prefix
 from ledger.turn import Partition
@@ -241,8 +242,9 @@ class TableCopy:
             yield key[_PREFIX_BYTES:]
 
     def wipe(self) -> Iterator[None]:
-        """Delete every row that was folded or copied, a bounded number at each step; the state goes first."""
-        self.store.write(self.state_change(None))
+        """Delete every row that was folded or copied, a bounded number at each step; the state goes first, and what
+        is said of purges, since the rows that follow may be erased ones."""
+        self.store.write(self.state_change(None) | {purged_key(self.partition): None})
         while keys := list(islice((key for key, _ in folded_rows(self.store, self.partition)), WIPE_ROWS)):
             self.store.write(dict.fromkeys(keys))
             yield
