@@ -94,8 +94,8 @@ class RowsDisk:
     def _of(self, partition: Partition) -> Purged:
         purged = self._purged.get(partition)
         if purged is None:
-            position = self._replica.states()[partition].rows.position
-            purged = self._purged[partition] = Purged(self._store, partition, position)
+            found = self._replica.states()[partition].started_position
+            purged = self._purged[partition] = Purged(self._store, partition, found)
         return purged
 
     def _swept(self, partition: Partition) -> Position | None:

@@ -15,10 +15,17 @@ from ledger.view import ViewStore
 PURGED_KIND = b"\xfa"
 """Local row: up to where it is purged. Not folded, so not compared between replicas."""
 
+POSITION_BYTES = 8
+
 
 def purged_key(partition: Partition) -> bytes:
     """Return the key of the local row."""
     return partition.to_bytes(2, "big") + PURGED_KIND
+
+
+def unpurged(partition: Partition) -> dict[bytes, bytes | None]:
+    """Return the local row that says: nothing is known to be purged, and a purge is due."""
+    return {purged_key(partition): bytes(POSITION_BYTES)}
 
 
 def swept_position(meta: MetaRow) -> Position | None:
@@ -32,10 +39,14 @@ class Purged:
     def __init__(self, store: ViewStore, partition: Partition, position: Position) -> None:
         """``position`` is that of what is in the store now. Raises ``StoreFailed``."""
         self._store = store
+        self._partition = partition
         self._key = purged_key(partition)
-        self._position = self._saved = Position(int.from_bytes(store.get(self._key) or b"", "big"))
+        row = store.get(self._key)
+        self._position = self._saved = Position(int.from_bytes(row or b"", "big"))
         self._begun: Position | None = None
-        self.is_due = self._position < position
+        self.is_new = row is None and position == 0
+        """Whether there was nothing yet in the store."""
+        self.is_due = self._position < position or (row is not None and not self._position)
         """Whether something may have been erased since the last purge began."""
 
     def at(self, position: Position | None) -> Position:
@@ -69,12 +80,12 @@ class Purged:
 
     def reset(self) -> None:
         """The store is made again, from a source that may hold what was erased. Raises ``StoreFailed``."""
-        self._position = Position(0)
+        self._position = self._saved = Position(0)
         self.fail()
-        self.save()
+        self._store.write(unpurged(self._partition))
 
     def save(self) -> None:
         """Store the position. Raises ``StoreFailed``."""
         if self._saved != self._position:
-            self._store.write({self._key: self._position.to_bytes(8, "big")})
+            self._store.write({self._key: self._position.to_bytes(POSITION_BYTES, "big")})
             self._saved = self._position

@@ -21,7 +21,7 @@ import msgspec
 
 from ledger import codec
 from ledger.errors import UndecodableRecord
-from ledger.purged import purged_key
+from ledger.purged import purged_key, unpurged
 from ledger.rows import FOLDED_KINDS, MetaRow
 from ledger.table import folded_rows, partition_prefix
 from ledger.turn import Partition
@@ -244,7 +244,11 @@ class TableCopy:
     def wipe(self) -> Iterator[None]:
         """Delete every row that was folded or copied, a bounded number at each step; the state goes first, and what
         is said of purges, since the rows that follow may be erased ones."""
-        self.store.write(self.state_change(None) | {purged_key(self.partition): None})
+        changes = self.state_change(None)
+        was_purged = self.store.get(purged_key(self.partition)) is not None
+        if was_purged or next(folded_rows(self.store, self.partition), None) is not None:
+            changes |= unpurged(self.partition)
+        self.store.write(changes)
         while keys := list(islice((key for key, _ in folded_rows(self.store, self.partition)), WIPE_ROWS)):
             self.store.write(dict.fromkeys(keys))
             yield

@@ -87,8 +87,8 @@ def create_app(settings: ProcessSettings) -> faust.App:
             worker = await running.worker()
             await _take_report(worker.watcher, message, event.value)
 
-    @app.on_partitions_assigned.connect
-    async def on_assigned(_: Any, *given: Any, **__: Any) -> None:
+    @app.on_partitions_assigned.connect  # type: ignore[arg-type]  # faust's hint fits no function with named arguments
+    async def on_assigned(_: Any, *given: Any, signal: Any, **__: Any) -> None:
         (assigned,) = given
         if (worker := running.present) is not None:
             worker.watcher.assigned(Partition(one.partition) for one in assigned if one.topic == reports_name)

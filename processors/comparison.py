@@ -48,6 +48,11 @@ class Heard:
         """What people call it."""
         return f"{self.report.kind} {self.report.name} ({self.id.hex()[:8]})"
 
+    @property
+    def is_purged(self) -> bool:
+        """Whether no erased row is on its disk."""
+        return self.report.purged_position >= self.report.position
+
     def is_silent(self, now_ms: int) -> bool:
         """Return whether it should have reported again long ago."""
         return now_ms - self.heard_at_ms > SILENT_INTERVALS * self.report.interval_ms

@@ -56,6 +56,8 @@ class Topics:
     lifecycle: EventLog
     contents: EventLog
     reports: EventLog
+    file_delete_delay_s: float
+    """How long a broker keeps a file that compaction has replaced: ``file.delete.delay.ms`` of the contents."""
 
 
 async def wait_until_erased(
@@ -84,7 +86,7 @@ async def wait_until_erased(
     is_compacted = False
     while not is_compacted:
         is_compacted = not await _holds_a_value(topics.contents, partition, unneeded)
-        await asyncio.sleep(0 if is_compacted else LOOK_INTERVAL_S)
+        await asyncio.sleep(topics.file_delete_delay_s if is_compacted else LOOK_INTERVAL_S)
     reached(Stage.COMPACTED)
     reporters = Reporters(topics.reports, partition)
     await reporters.read_on()

@@ -143,8 +143,8 @@ class Materializer:
     async def discard(self, partition: Partition, remove: Callable[[], None]) -> bool:
         """Remove what this worker keeps of a partition that is not its own; return whether it was not.
 
-        ``remove`` runs in a thread; what it raises is raised here. Should the partition come back meanwhile, its lane is
-        opened after that.
+        ``remove`` runs in a thread; what it raises is raised here. Should the partition come back meanwhile, its lane
+        is opened after that.
         """
         if partition in self.held():
             return False

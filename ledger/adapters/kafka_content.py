@@ -277,12 +277,15 @@ class KafkaContentStore:
         """Return where to go on reading; from the first record, on an empty copy, if the present one is of no use."""
         copied = self._copied.setdefault(partition, _Copied())
         state = self._copy.load(partition)
+        is_new = False
         if copied.purged is None:
             copied.purged = Purged(self._store, partition, Position(0 if state is None else state.position))
+            is_new = copied.purged.is_new
         if state is None or state.log_id != self._log_id or not self._is_fresh(state):
             copied.put(None)
-            # What is read again may have been erased before.
-            copied.purged.reset()
+            if not is_new:
+                # What is read again may have been erased before.
+                copied.purged.reset()
             if await self._copy.wipe(partition):
                 self._rebuilt_count += 1
             # Whatever compaction removes from now on was either not read yet or is followed by its null record.

@@ -19,6 +19,7 @@ import pytest
 
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from ledger.settings import LedgerSettings
 from processors.composition import locked
 from processors.status import TableStatus, table_statuses
 from tests.adapters.kafka_world import made_topics
@@ -28,6 +29,7 @@ from tests.processors.world import (
     bootstrapped,
     publish,
     replica,
+    reported,
     rows_of,
     turn,
     until,
@@ -39,7 +41,8 @@ FAST = {
     "segment.ms": "1000",
     "min.compaction.lag.ms": "0",
     "max.compaction.lag.ms": "1000",
-    "delete.retention.ms": "1000",
+    "delete.retention.ms": "120000",
+    "file.delete.delay.ms": "1000",
     "min.cleanable.dirty.ratio": "0.01",
 }
 """Compaction as soon as the broker's cleaner looks, every 15 s."""
@@ -135,32 +138,53 @@ def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_re
     assert ran.code == 4, ran.err
 
 
-async def test_erase_waits_until_the_last_copy_on_the_brokers_is_gone(
-    kafka_bootstrap: str, tmp_path: Path, run: Run
+@pytest.mark.timeout(300)
+async def test_erase_waits_until_the_last_copy_is_gone_from_every_disk(
+    kafka_bootstrap: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = await made_topics(kafka_bootstrap, overrides={CONTENT: FAST, TABLES: FAST})
     key_file = tmp_path / "alias.key"
     key_file.write_text((b"k" * 32).hex())
-    async with replica(settings, tmp_path / "replica"):
-        pass
+    limits = LedgerSettings(reporter_name="lost", report_interval_s=1.0)
+    async with replica(settings, tmp_path / "lost", limits=limits) as ledger:
+        await ledger.committer.commit(turn("a", text="hello"))
+        await until(lambda: is_reporting(settings, "lost"))
     kafka = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+    monkeypatch.setenv("TURNLEDGER_REPORTER_NAME", "served")
 
-    def erase_while_served() -> Ran:
+    def erase_while_served() -> tuple[Ran, Ran]:
         words = [*kafka, "--alias-key-file", str(key_file), "--directory", str(tmp_path / "served")]
         with serving(*words) as url:
             assert run("publish", "-", "--url", url, stdin=ndjson(PORTABLE, CONTINUED)).code == 0
-            erase = ["erase", "--principal", "local", "--yes", "--url", url, *kafka]
+            erase = ["erase", "--principal", "local", "--yes", "--url", url, *kafka, "--event-id", "erase", "--wait"]
             # Nobody works yet: it says what is missing, and can be asked again.
-            ran = run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "2")
+            ran = run(*erase, "--wait-timeout", "2")
             assert (ran.code, "not yet so far" in ran.err) == (4, True)
             worker.start()
-            return run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "100")
+            # A replica that is gone may have anything on its disk, until somebody vouches for it.
+            silent = run(*erase, "--wait-timeout", "100")
+            assert run("process", "forget-reporter", "lost", "--yes", *kafka).code == 0
+            return silent, run(*erase, "--wait-timeout", "100")
 
     with processes(settings, tmp_path, "worker") as (worker,):
-        ran = await asyncio.to_thread(erase_while_served)
-    assert ran.code == 0, ran.err
+        silent, ran = await asyncio.to_thread(erase_while_served)
     said = ["have folded the erasure", "no row of the principal", "deleted for every reader", "gone from the brokers"]
-    assert [phrase for phrase in said if phrase not in ran.err] == []
+    assert silent.code == 4
+    assert [phrase for phrase in said if phrase not in silent.err] == []
+    last = silent.err.splitlines()[-1]
+    assert "may still hold" in last
+    assert "replica lost (" in last
+    assert "last heard" in last
+    assert "served" not in last
+    assert ran.code == 0, ran.err
+    assert [phrase for phrase in [*said, "gone from the disks"] if phrase not in ran.err] == []
+
+
+async def is_reporting(settings: KafkaSettings, name: str) -> bool:
+    """Return whether a reporter has said that it holds every partition, with what was published."""
+    found = [heard for one in await reported(settings) for heard in one.watch.heard.values()]
+    named = [heard for heard in found if heard.report.name == name]
+    return len(named) == len(PARTITIONS) and sum(heard.report.position for heard in named) > len(PARTITIONS)
 
 
 async def test_partitions_are_taken_over_within_the_bound_after_a_kill(
