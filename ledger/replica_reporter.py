@@ -52,7 +52,10 @@ class Digests:
             # Partitions take turns, and processes that started together begin with all of them alike.
             count = self._replica.partition_count
             self._due_s[partition] = now_s + self._interval_s * (partition + 1) / count
-        return now_s >= self._due_s[partition]
+        due_s = self._due_s[partition]
+        # Whoever waits longer is first; but for one that does not come to an aligned place, nobody waits long.
+        longer = [other_s for other_s in self._due_s.values() if now_s - self._interval_s < other_s < due_s]
+        return now_s >= due_s and not longer
 
     def begin(self, partition: Partition, standing: Standing, reporter: Reporter) -> None:
         """Read the rows as they are at this moment, and report them when that is done."""

@@ -17,9 +17,12 @@ from typing import IO
 
 import pytest
 
+from ledger import reporter
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from ledger.rows import Kind
 from ledger.settings import LedgerSettings
+from ledger.table import partition_prefix
 from processors.composition import locked
 from processors.status import TableStatus, table_statuses
 from tests.adapters.kafka_world import made_topics
@@ -127,6 +130,39 @@ async def test_worker_makes_tables_erases_and_stops_in_order(kafka_bootstrap: st
         assert await asyncio.to_thread(process.child.wait, 20) == 0
 
 
+async def test_worker_process_hears_reports_and_raises_an_alarm_at_the_first_difference(
+    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = await made_topics(kafka_bootstrap)
+    monkeypatch.setenv("TURNLEDGER_REPORT_INTERVAL_S", "1")
+    monkeypatch.setattr(reporter, "PAUSE_S", 0.5)
+    limits = LedgerSettings(reporter_name="tampered", report_interval_s=1.0, digest_interval_s=1.0)
+
+    def log() -> bytes:
+        return (tmp_path / "worker.log").read_bytes()
+
+    with processes(settings, tmp_path, "worker") as (process,):
+        async with replica(settings, tmp_path / "replica", limits=limits) as ledger, watching(settings) as outside:
+            process.start()
+            await publish(ledger, 40)
+            await until(outside.is_caught_up)
+            await until(lambda: is_compared(settings, "tampered"))
+            assert b"report_differs" not in log()
+            prefix = partition_prefix(PARTITIONS[0]) + Kind.RESPONSE
+            key, row = next(iter(ledger.store.scan(prefix, prefix + b"\xff")))
+            ledger.store.write({key: row[:-1] + bytes([row[-1] ^ 1])})
+            await until(lambda: b"report_differs" in log())
+            (alarm,) = [line for line in log().splitlines() if b"report_differs" in line]
+            assert b"replica tampered" in alarm
+            assert b"have different rows" in alarm
+
+
+async def is_compared(settings: KafkaSettings, name: str) -> bool:
+    """Return whether digests of a reporter's rows were found to be those of somebody else, in every partition."""
+    found = [heard for one in await reported(settings) for heard in one.watch.heard.values()]
+    return sum(heard.digest_at_ms is not None for heard in found if heard.report.name == name) == len(PARTITIONS)
+
+
 def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_reason(run: Run, tmp_path: Path) -> None:
     words = ["process", "--bootstrap", "127.0.0.1:1", "--port", "0", "--directory", str(tmp_path / "worker")]
     words += ["--checkpoint-key-file", str(tmp_path / "checkpoint.key"), "--log-level", "error"]
@@ -162,7 +198,7 @@ async def test_erase_waits_until_the_last_copy_is_gone_from_every_disk(
             assert (ran.code, "not yet so far" in ran.err) == (4, True)
             worker.start()
             # A replica that is gone may have anything on its disk, until somebody vouches for it.
-            silent = run(*erase, "--wait-timeout", "100")
+            silent = run(*erase, "--wait-timeout", "80")
             assert run("process", "forget-reporter", "lost", "--yes", *kafka).code == 0
             return silent, run(*erase, "--wait-timeout", "100")
 
