@@ -54,7 +54,7 @@ class Digests:
             self._due_s[partition] = now_s + self._interval_s * (partition + 1) / count
         due_s = self._due_s[partition]
         # Whoever waits longer is first; but for one that does not come to an aligned place, nobody waits long.
-        longer = [other_s for other_s in self._due_s.values() if now_s - self._interval_s < other_s < due_s]
+        longer = [other_s for other_s in self._due_s.values() if now_s - 2 * self._interval_s < other_s < due_s]
         return now_s >= due_s and not longer
 
     def begin(self, partition: Partition, standing: Standing, reporter: Reporter) -> None:
