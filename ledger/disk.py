@@ -45,6 +45,8 @@ class DiskUse:
 
     def __init__(self) -> None:
         self.is_purging = False
+        self.is_purge_due = False
+        """A purge waits for the present scan, and comes before the next one."""
         self.is_scanning = False
 
 

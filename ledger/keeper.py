@@ -179,7 +179,8 @@ class DiskKeeper:
                 due: list[Disk] = [disk for disk in (self._rows, self._contents) if disk.is_due()]
                 is_soon = self._rows in due or loop.time() < self._ordered_until_s
                 pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
-                if due and loop.time() - self._purged_at_s >= pause_s and not self._use.is_scanning:
+                self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
+                if self._use.is_purge_due and not self._use.is_scanning:
                     await self._purge(due)
                     self._purged_at_s = loop.time()
             except StoreFailed as error:

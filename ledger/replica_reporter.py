@@ -45,7 +45,7 @@ class Digests:
 
     def is_due(self, partition: Partition) -> bool:
         """Return whether a digest of the partition should begin now."""
-        if self._use.is_purging or self._use.is_scanning:
+        if self._use.is_purging or self._use.is_purge_due or self._use.is_scanning:
             return False
         now_s = asyncio.get_running_loop().time()
         if partition not in self._due_s:

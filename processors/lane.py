@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,15 +45,13 @@ from ledger.tables import (
 )
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import ErasureOrdered, Fact
+from processors.checkpoints import Checkpoints
 from processors.ports import Records, StartWriter, Writer
 
 logger = structlog.get_logger("processors.lane")
 
 TABLES, LIFECYCLE, CHECKPOINTS = "tables", "lifecycle", "checkpoints"
 """Topics that a batch is written to, without their prefix."""
-CHECKPOINT_INTERVAL_S = 60.0
-"""A checkpoint is published at every aligned place (``ledger.report``), and so long after the last one at a place where
-the partition went idle: other processes stop there too, and can be compared."""
 FOLD_RECORDS_MAX = 16
 """Records folded before others on the event loop get their turn: about 2 ms, or 50 where each carries out due tasks."""
 CHANGES_MAX = 6_000
@@ -65,15 +62,6 @@ CHANGE_ROWS_MAX = 512
 RESET_KEYS_MAX = 5_000
 """Rows of a table that are deleted in one transaction when it is made again."""
 ASK_TIMEOUT_S = 10.0
-
-
-class Phase(enum.StrEnum):
-    """Where a lane is."""
-
-    RESTORING = "restoring"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    """Until somebody acts; ``Lane.problem`` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +119,7 @@ class Lane:
         self._tables_id = ""
         self._state = TableState(tables_id="")
         self._partition_state = PartitionState(rows=Rows(self.store, partition))
-        self._checkpoint_position = 0
-        self._checkpoint_due_s = 0.0
+        self._checkpoints = Checkpoints(parts.signer, partition, parts.now_ms)
         self._must_check_anchor = False
         self.purged = Purged(self.store, partition, self.rows.position)
         """What this worker's disk still holds of what was erased."""
@@ -180,8 +167,6 @@ class Lane:
         self._partition_state = PartitionState(rows=Rows(self.store, self.partition))
         self._must_check_anchor = self.rows.meta.anchor_offset >= 0
         self.purged = Purged(self.store, self.partition, self.rows.position)
-        self._checkpoint_position = -1
-        self._checkpoint_due_s = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
         logger.info(
             "lane_restored",
             partition=self.partition,
@@ -351,7 +336,7 @@ class Lane:
             {
                 TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
                 LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
-                CHECKPOINTS: self._aligned_checkpoint(marker),
+                CHECKPOINTS: self._checkpoints.aligned(self.marker, marker),
             }
         )
         self._state = TableState(
@@ -366,27 +351,9 @@ class Lane:
         if any(isinstance(fact, ErasureOrdered) for fact in facts):
             self.purged.erased()
 
-    def _aligned_checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
-        """Return the checkpoint of the marker before this one, if an aligned place lies between them."""
-        before = self.marker
-        if before is None or not is_crossing(before.anchor_offset, marker.anchor_offset):
-            return []
-        return self._checkpoint(before)
-
-    def _checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
-        if marker.position == self._checkpoint_position:
-            return []
-        self._checkpoint_position = marker.position
-        self._checkpoint_due_s = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
-        value = self._parts.signer.sign(self.partition, marker, self._parts.now_ms())
-        return [(marker.position.to_bytes(8, "big"), value)]
-
     async def write_idle_checkpoint(self) -> None:
         """Publish a checkpoint of an idle partition, if one is due. Raises as ``fold`` does."""
-        marker = self.marker
-        if marker is None or not marker.position or asyncio.get_running_loop().time() < self._checkpoint_due_s:
-            return
-        if checkpoint := self._checkpoint(marker):
+        if self.marker is not None and (checkpoint := self._checkpoints.idle(self.marker)):
             await self._transact({CHECKPOINTS: checkpoint})
 
     async def write_facts(self, facts: Sequence[Fact]) -> None:

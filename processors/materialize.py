@@ -23,9 +23,9 @@ from ledger.log import AppendUncertain, EventLog, LogGap, Tail
 from ledger.replica import gap_reason
 from ledger.tables import PartitionLost, WriterFenced
 from ledger.turn import Partition, Position
-from processors.lane import Lane, LaneParts, LaneStopped, Phase
+from processors.lane import Lane, LaneParts, LaneStopped
 from processors.ports import Membership
-from processors.slot import LaneStatus, Slot
+from processors.slot import LaneStatus, Phase, Slot
 
 logger = structlog.get_logger("processors.materialize")
 

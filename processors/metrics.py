@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from ledger.errors import InvalidInput
 from processors.composition import Worker
-from processors.lane import Phase
 from processors.settings import ProcessSettings
+from processors.slot import Phase
 
 
 class WorkerCollector(Collector):

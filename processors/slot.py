@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from dataclasses import dataclass, field
 
 from ledger.log import RecordBatch
 from ledger.turn import Partition, Position
-from processors.lane import Lane, Phase
+from processors.lane import Lane
 
 BATCH_RECORDS_MAX = 500
 """Records folded in one transaction: large enough that the transaction costs little, small enough for its timeout."""
+
+
+class Phase(enum.StrEnum):
+    """Where a lane is."""
+
+    RESTORING = "restoring"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """Until somebody acts; ``Slot.problem`` says why."""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from ledger.table import Rows
 from ledger.tables import Marker, digest_of
 from ledger.turn import Partition, Position, Selector, SelectorKind
 from ledger.verdict import ContentUnneeded, ErasureOrdered, Fact
-from processors import lane, orphans
+from processors import checkpoints, orphans
 from processors.erase import Eraser
 from processors.erasure import Stage, Topics, wait_until_erased
 from processors.orphans import sweep
@@ -163,7 +163,7 @@ async def test_erased_principal_leaves_every_disk_when_the_wait_for_it_is_over(
     fast = {"segment.ms": "1000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "1000"}
     fast |= {"delete.retention.ms": "120000", "min.cleanable.dirty.ratio": "0.01", "file.delete.delay.ms": "1000"}
     monkeypatch.setattr(keeper, "ORDERED_PURGE_INTERVAL_S", 2.0)
-    monkeypatch.setattr(lane, "CHECKPOINT_INTERVAL_S", 1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 1.0)
     monkeypatch.setattr(reporter, "PAUSE_S", 1.0)
     limits = LedgerSettings(report_interval_s=2.0, digest_interval_s=5.0)
     disks = {name: tmp_path / name for name in ("one", "two", "worker")}

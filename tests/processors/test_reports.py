@@ -22,7 +22,7 @@ from ledger.rows import Kind
 from ledger.settings import LedgerSettings
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Partition
-from processors import lane
+from processors import checkpoints
 from processors.comparison import Heard
 from tests.adapters.kafka_world import P0, PARTITION_COUNT, admin
 from tests.cli.conftest import Run, home, run
@@ -37,7 +37,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "ALIGNED_RECORDS", 25)
     monkeypatch.setattr(reporter, "LOOK_INTERVAL_S", 0.1)
     monkeypatch.setattr(reporter, "PAUSE_S", 0.2)
-    monkeypatch.setattr(lane, "CHECKPOINT_INTERVAL_S", 0.5)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.5)
 
 
 def limits(name: str) -> LedgerSettings:
