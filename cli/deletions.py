@@ -97,8 +97,8 @@ async def erase(
 ) -> None:
     """Erase everything of a principal, on every route, for good.
 
-    Every reader is told so at once. The bytes leave the brokers with the next compaction, after a day at most, and the
-    disks of replicas and workers soon after the brokers' readers lost them; --wait tells each step on the way.
+    Every reader is told so at once. The bytes leave the disks of replicas and workers within minutes, and the brokers
+    with the next compaction, after a day or so; --wait tells each step on the way.
     """
     if connection.principal is None:
         raise InvalidInput("principal", "must be named: --principal")
