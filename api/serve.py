@@ -79,6 +79,10 @@ class ServiceSettings(KafkaSecurity):
     max_staleness_s: float = _defaults.max_staleness_s
     commit_timeout_s: float = _defaults.commit_timeout_s
     read_timeout_s: float = _defaults.read_timeout_s
+    reporter_name: str | None = None
+    """What people call this replica on Kafka; None: the host's name."""
+    report_interval_s: float = _defaults.report_interval_s
+    digest_interval_s: float = _defaults.digest_interval_s
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def access(self) -> Access:
@@ -104,6 +108,9 @@ class ServiceSettings(KafkaSecurity):
             max_staleness_s=self.max_staleness_s,
             commit_timeout_s=self.commit_timeout_s,
             read_timeout_s=self.read_timeout_s,
+            reporter_name=self.reporter_name,
+            report_interval_s=self.report_interval_s,
+            digest_interval_s=self.digest_interval_s,
         )
 
     def kafka_settings(self) -> KafkaSettings | None:

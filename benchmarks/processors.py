@@ -24,7 +24,6 @@ from ledger.adapters.kafka_topics import create_topics
 from ledger.adapters.kafka_transactions import KafkaTransactions
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import CONTROL_KEY, record_key
-from ledger.audit import read
 from ledger.bootstrap import bootstrap
 from ledger.composition import open_kafka
 from ledger.content import ContentRef
@@ -33,6 +32,7 @@ from ledger.facts import encode_fact
 from ledger.ledger import Ledger
 from ledger.lifecycle import QUEUE_TASKS_MAX
 from ledger.policy import Policy
+from ledger.reading import read
 from ledger.replica import Replica
 from ledger.table import folded_rows
 from ledger.tables import MARKER_KEY, encode_marker

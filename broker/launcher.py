@@ -33,6 +33,8 @@ class Cluster:
         self._expected: set[Node] = set()
         self._engine: Engine | None = None
         self._watchdog: Watchdog | None = None
+        self.directory: Path | None = None
+        """What the brokers write, unless they run in containers."""
 
     @classmethod
     def from_environment(cls, settings: ClusterSettings | None = None) -> Self:
@@ -64,6 +66,7 @@ class Cluster:
             for index, (port, secured_port) in enumerate(zip(ports[::2], ports[1::2], strict=True))
         ]
         directory = Path(tempfile.mkdtemp(prefix="turnledger-broker-"))
+        self.directory = directory
         self._watchdog = Watchdog(directory)
         try:
             self._engine = choose_engine(self._settings, self._nodes, directory, self._watchdog)

@@ -14,8 +14,10 @@ from cli.environment import settings_of
 from cli.failures import ExitCode
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json
+from cli.reporters import alarms_of, ask_if_there, forget_reporter, holders_of, reporters
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.errors import InvalidInput
+from ledger.ledger import wall_clock_ms
 
 if TYPE_CHECKING:
     from processors.status import TableStatus
@@ -27,6 +29,10 @@ process = typer.Typer(
     invoke_without_command=True,
     help="Run a worker: tables for fast starts, erasure on Kafka, checkpoints. Any number may run.",
 )
+
+
+process.command("reporters")(reporters)
+process.command("forget-reporter")(forget_reporter)
 
 
 @process.callback()
@@ -44,7 +50,8 @@ def run(
     """Run a worker until SIGTERM or Ctrl-C.
 
     What is not given comes from the environment: TURNLEDGER_KAFKA_BOOTSTRAP, _TOPIC_PREFIX, _PROCESS_DIRECTORY,
-    _CHECKPOINT_KEY_FILE, _PROCESS_HOST, _PROCESS_PORT, _SWEEP_INTERVAL_S, _LOG_LEVEL, and how to log in to Kafka.
+    _CHECKPOINT_KEY_FILE, _PROCESS_HOST, _PROCESS_PORT, _SWEEP_INTERVAL_S, _REPORTER_NAME, _REPORT_INTERVAL_S,
+    _LOG_LEVEL, and how to log in to Kafka.
     """
     if context.invoked_subcommand is not None:
         return
@@ -73,13 +80,21 @@ def status(
     lag_max: Annotated[int, typer.Option(min=0, help="Records that a table may be behind.")] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far the tables are, whoever writes them; exit code 4 when one is missing or too far behind."""
-    found = asyncio.run(_statuses(kafka_settings(bootstrap, prefix)))
+    """Say how far the tables are, whoever writes them, and whether all who hold rows agree; exit code 4 when a table is
+    missing or too far behind, or somebody differs."""
+    kafka = kafka_settings(bootstrap, prefix)
+    found = asyncio.run(_statuses(kafka))
     late = [one for one in found if one.problem or one.lag > lag_max]
+    reported = asyncio.run(ask_if_there(kafka))
+    alarms = alarms_of(reported)
+    now_ms = wall_clock_ms()
+    silent = [holder.last.who for holder in holders_of(reported) if holder.is_silent(now_ms)]
     if as_json:
         print_json(
             {
-                "healthy": not late,
+                "healthy": not late and not alarms,
+                "alarms": alarms,
+                "silent": silent,
                 "partitions": [
                     {
                         "partition": one.partition,
@@ -113,7 +128,11 @@ def status(
                 one.problem,
             )
         console().print(table)
-    raise typer.Exit(ExitCode.UNAVAILABLE if late else ExitCode.OK)
+        for alarm in alarms:
+            console().print(f"ALARM {alarm}")
+        for who in silent:
+            console().print(f"silent: {who}")
+    raise typer.Exit(ExitCode.UNAVAILABLE if late or alarms else ExitCode.OK)
 
 
 @process.command("trim")
@@ -158,7 +177,6 @@ async def _plans(kafka: KafkaSettings, days: float, key_file: Path) -> list[Trim
     from ledger.adapters.kafka import KafkaLog
     from ledger.adapters.kafka_settings import CHECKPOINTS, TABLES
     from ledger.composition import scratch_view
-    from ledger.ledger import wall_clock_ms
     from ledger.turn import Partition
     from processors.composition import signer_in
     from processors.trim import ASK_TIMEOUT_S, plan_trim

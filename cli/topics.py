@@ -68,7 +68,7 @@ async def _create(
 async def format_ledger(settings: KafkaSettings, alias_key: AliasKey) -> str:
     """Format the partitions that are not, with the default policy; return the ledger ID."""
     with tempfile.TemporaryDirectory(prefix="turnledger-") as directory:
-        ledger = await open_kafka(settings, Path(directory), alias_key, format_policy=Policy())
+        ledger = await open_kafka(settings, Path(directory), alias_key, format_policy=Policy(), reports=False)
         await ledger.close()
         return ledger.ledger_id.hex()
 

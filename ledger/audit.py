@@ -6,7 +6,6 @@ state of the live views. It reads up to the end that the log had when it began.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,21 +14,17 @@ from typing import Any
 import msgspec
 
 from ledger import codec
-from ledger.errors import Unavailable, UndecodableRecord
+from ledger.errors import UndecodableRecord
 from ledger.event import Event
 from ledger.fold import fold
-from ledger.log import EventLog, LogGap, Record
+from ledger.log import EventLog, Record
+from ledger.reading import read
 from ledger.table import Rows
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Outcome
 from ledger.view import ViewStore
 
-READ_WAIT_S = 1.0
-"""One wait for records that are known to be there."""
-FOLD_RECORDS_MAX = 64
-"""Records folded before the event loop runs again, so that a replay does not hold up the process's other readers."""
-SILENT_WAITS_MAX = 10
-"""Waits without any record below the known end before a replay gives up."""
+ASK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +86,12 @@ async def replay(
     Raises ``Unavailable``: ``log_gap`` when the log no longer begins at its first record.
     """
     for partition in partitions:
-        end = await log.end(partition, timeout_s=READ_WAIT_S * SILENT_WAITS_MAX)
+        end = await log.end(partition, timeout_s=ASK_TIMEOUT_S)
         if shown.until_offset is not None:
             end = Position(min(end, shown.until_offset + 1))
         rows = Rows(store, partition)
         async with aclosing(read(log, partition, Position(0), end)) as records:
             async for record in records:
-                if record.offset % FOLD_RECORDS_MAX == 0:
-                    await asyncio.sleep(0)
                 if shown.until_ms is not None and record.appended_at_ms > shown.until_ms:
                     break
                 outcome, _ = fold(rows, record)
@@ -107,34 +100,6 @@ async def replay(
                 replayed = _replayed(rows, record, outcome)
                 if _is_shown(replayed, shown):
                     yield replayed
-
-
-async def read(log: EventLog, partition: Partition, start: Position, end: Position) -> AsyncGenerator[Record, None]:
-    """Yield the records of a partition from ``start`` up to ``end``."""
-    position, silent = start, 0
-    if position >= end:
-        return
-    try:
-        tail = await log.tail({partition: start})
-        try:
-            while position < end:
-                batches = await tail.next(READ_WAIT_S)
-                silent = 0 if batches else silent + 1
-                if silent == SILENT_WAITS_MAX:
-                    raise Unavailable(
-                        "lagging", f"partition {partition} gives nothing from {position} on, its end is {end}"
-                    )
-                for batch in batches:
-                    for record in batch.records:
-                        if record.offset >= end:
-                            return
-                        yield record
-                    position = batch.next_position
-        finally:
-            await tail.close()
-    except LogGap as gap:
-        message = f"partition {partition}: history is complete only from offset {gap.first} on; {start} was asked for"
-        raise Unavailable("log_gap", message) from None
 
 
 def _replayed(rows: Rows, record: Record, outcome: Outcome) -> Replayed:

@@ -14,15 +14,23 @@ from pathlib import Path
 from ledger.adapters.embedded import EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
+from ledger.adapters.kafka_copy import CopyDisk
+from ledger.adapters.kafka_reports import KafkaReports
 from ledger.adapters.kafka_settings import TABLES, KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
+from ledger.disk import DiskUse, RowsDisk
 from ledger.errors import InvalidInput
-from ledger.keeper import DiskKeeper, Keeper
+from ledger.keeper import DiskKeeper, Keeper, Keeping, Together
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy, check
+from ledger.query import Reader
+from ledger.replica import Replica
+from ledger.replica_reporter import ReplicaReporter
+from ledger.report import ReporterKind
+from ledger.reporter import Identity, name_or_host, reporter_id_in
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Position
 from ledger.verdict import Outcome
@@ -202,20 +210,32 @@ async def open_kafka(
     settings: LedgerSettings | None = None,
     format_policy: Policy | None = None,
     on_outcome: Callable[[Record, Outcome], None] | None = None,
+    reports: bool = True,
 ) -> Ledger:
     """Open a replica on Kafka whose rows live in ``directory``.
 
     Partitions without rows are read from the tables, as far as those verify, and from the log otherwise. The topics
-    must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. Raises
-    ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``.
+    must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. ``reports`` false: the
+    replica does not say what it holds, as one whose directory is removed at once. Raises ``ManifestMismatch``,
+    ``Unavailable``, ``StateDirectoryLocked``, ``InvalidInput``.
     """
+    settings = settings or LedgerSettings()
+    name = name_or_host(settings.reporter_name)
     store = RocksViewStore(directory / "view")
     try:
         copies = RocksViewStore(directory / "content")
     except BaseException:
         store.close()
         raise
+    identity = None
     try:
+        if reports:
+            identity = Identity(
+                id=reporter_id_in(directory),
+                kind=ReporterKind.REPLICA,
+                name=name,
+                interval_s=settings.report_interval_s,
+            )
         await bootstrap_kafka(kafka, store)
     except BaseException:
         store.close()
@@ -223,9 +243,23 @@ async def open_kafka(
         raise
     contents = KafkaContentStore(kafka, copies)
 
-    def purge() -> None:
-        copies.purge()
-        store.purge()
+    def keeping(_: Reader, replica: Replica) -> Keeping:
+        use = DiskUse()
+        rows, copy = RowsDisk(store, replica), CopyDisk(copies, contents.copies)
+        keeper = DiskKeeper(rows, copy, use)
+        if identity is None:
+            return keeper
+        reporter = ReplicaReporter(
+            replica,
+            identity,
+            KafkaReports(kafka),
+            rows=rows,
+            contents=copy,
+            use=use,
+            digest_interval_s=settings.digest_interval_s,
+            now_ms=wall_clock_ms,
+        )
+        return Together(keeper, reporter)
 
     async def close_copies() -> None:
         copies.close()
@@ -237,7 +271,7 @@ async def open_kafka(
         alias_key,
         settings=settings,
         on_outcome=on_outcome,
-        keeper=lambda _reader, _replica: DiskKeeper(lambda: contents.erased_count, purge),
+        keeper=keeping,
         on_close=close_copies,
     )
     try:

@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from ledger.content import ContentRef, ContentStore
+from ledger.disk import Disk, DiskUse, RowsDisk
 from ledger.errors import StoreFailed, Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
@@ -32,9 +33,9 @@ ERASE_TIMEOUT_S = 10.0
 COPY_PURGE_INTERVAL_S = 6 * 3_600.0
 """The same for a replica on Kafka, whose copy holds everybody's contents;"""
 ORDERED_PURGE_INTERVAL_S = 30.0
-"""but so soon, and so often,"""
+"""but so often while an erased principal's rows are on the disk, and"""
 ORDERED_S = 3_600.0
-"""for so long after a principal was erased, while its contents are being erased by the processors."""
+"""for so long after it was erased, while its contents are being erased by the processors."""
 
 
 class Keeping(Protocol):
@@ -130,28 +131,26 @@ class Keeper:
 
 
 class DiskKeeper:
-    """What a replica on Kafka does for itself: it takes what was erased elsewhere off its own disk.
+    """What a replica on Kafka does for itself: it takes what was erased off its own disk.
 
-    The processors write null records, and this replica's copy deletes what they name; RocksDB keeps the bytes until it
-    rewrites their files. That is done seldom, and soon after a principal was erased.
+    The fold deletes an erased principal's rows, the processors write null records, and this replica's copy deletes the
+    contents that they name. The bytes go when a database is rewritten. That is done seldom, and soon after a principal
+    was erased, once for the rows and again for contents whose null records come later.
     """
 
-    def __init__(self, erased_count: Callable[[], int], purge: Callable[[], None]) -> None:
-        """``erased_count`` tells how many erasures were applied so far; ``purge`` takes their bytes off the disk, in a
-        thread."""
-        self._erased_count = erased_count
-        self._purge = purge
-        self._purged_count = 0
-        self._due_s = float("inf")
+    def __init__(self, rows: RowsDisk, contents: Disk, use: DiskUse) -> None:
+        self._rows = rows
+        self._contents = contents
+        self._use = use
+        self._purged_at_s = 0.0
         self._ordered_until_s = float("-inf")
-        self._is_ordered = False
         self._task: asyncio.Task[None] | None = None
         self._purging: asyncio.Task[None] | None = None
         self.purges_count = 0
 
     async def start(self) -> None:
         """Start keeping."""
-        self._due_s = asyncio.get_running_loop().time() + COPY_PURGE_INTERVAL_S
+        self._purged_at_s = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._keep_forever())
 
     async def close(self) -> None:
@@ -162,30 +161,69 @@ class DiskKeeper:
                 await self._task
         if self._purging is not None:
             await asyncio.gather(self._purging, return_exceptions=True)
+        with contextlib.suppress(StoreFailed):
+            # What is not stored is purged once more after the next start.
+            self._rows.save()
 
     def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
         """Take the lifecycle facts of a folded batch."""
         if any(isinstance(fact, ErasureOrdered) for fact in facts):
-            now_s = asyncio.get_running_loop().time()
-            self._is_ordered = True
-            self._ordered_until_s = now_s + ORDERED_S
-            self._due_s = min(self._due_s, now_s + ORDERED_PURGE_INTERVAL_S)
+            self._rows.erased(partition)
+            self._ordered_until_s = asyncio.get_running_loop().time() + ORDERED_S
 
     async def _keep_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KEEP_INTERVAL_S)
-            count = self._erased_count()
-            if loop.time() < self._due_s or (count == self._purged_count and not self._is_ordered):
-                continue
-            self._is_ordered = False
-            self._purging = asyncio.create_task(asyncio.to_thread(self._purge))
             try:
-                await asyncio.shield(self._purging)
-                self._purged_count = count
-                self.purges_count += 1
+                due: list[Disk] = [disk for disk in (self._rows, self._contents) if disk.is_due()]
+                is_soon = self._rows in due or loop.time() < self._ordered_until_s
+                pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
+                self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
+                if self._use.is_purge_due and not self._use.is_scanning:
+                    await self._purge(due)
+                    self._purged_at_s = loop.time()
             except StoreFailed as error:
-                self._is_ordered = True
                 logger.warning("keeping_interrupted", message=str(error))
-            is_soon = loop.time() < self._ordered_until_s
-            self._due_s = loop.time() + (ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S)
+
+    async def _purge(self, disks: Sequence[Disk]) -> None:
+        for disk in disks:
+            disk.begin()
+        self._use.is_purging = True
+        is_purged = False
+        self._purging = asyncio.create_task(asyncio.to_thread(_purge_all, disks))
+        try:
+            await asyncio.shield(self._purging)
+            is_purged = True
+            self.purges_count += 1
+        finally:
+            self._use.is_purging = False
+            for disk in disks:
+                disk.end(is_purged=is_purged)
+
+
+def _purge_all(disks: Sequence[Disk]) -> None:
+    for disk in disks:
+        disk.purge()
+
+
+class Together:
+    """Several that keep beside one ledger."""
+
+    def __init__(self, *kept: Keeping) -> None:
+        self._kept = kept
+
+    async def start(self) -> None:
+        """Start them in their order."""
+        for one in self._kept:
+            await one.start()
+
+    async def close(self) -> None:
+        """Close them, the last one first."""
+        for one in reversed(self._kept):
+            await one.close()
+
+    def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
+        """Give each the facts."""
+        for one in self._kept:
+            one.take(partition, facts)

@@ -34,6 +34,11 @@ class PartitionState:
     confirmed_at_s: float = float("-inf")
     """Loop time before which an end was asked for that the position has reached since."""
     waiters: list[tuple[Position, asyncio.Future[None]]] = field(default_factory=list)
+    started_position: Position = field(init=False)
+    """Of the rows that this process found."""
+
+    def __post_init__(self) -> None:
+        self.started_position = self.rows.position
 
 
 class Part(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -20,6 +20,7 @@ from ledger.errors import LedgerError, StoreFailed, Unavailable
 from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
 from ledger.partition import Folded, Part, PartitionState, fold_part
+from ledger.report import first_piece, is_crossing
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Code, Fact, Outcome
@@ -68,13 +69,16 @@ class Replica:
         self._expected: dict[bytes, list[asyncio.Future[tuple[Offset, Outcome]]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._reopen = asyncio.Event()
-        self._log_id = ""
+        self.log_id = ""
+        """Identity of the log, as it was at the start."""
+        self.on_aligned: Callable[[Partition], None] | None = None
+        """Called between two rounds with a partition that is at an aligned place (``ledger.report``)."""
         self.tail_reopened_count = 0
 
     async def start(self, *, timeout_s: float) -> None:
         """Compare the log with the rows, then start tailing. Raises ``Unavailable``."""
         manifest = await self._log.manifest(timeout_s=timeout_s)
-        self._log_id = manifest.log_id
+        self.log_id = manifest.log_id
         now_s = asyncio.get_running_loop().time()
         for number in range(manifest.partition_count):
             partition = Partition(number)
@@ -262,21 +266,45 @@ class Replica:
         return RecordBatch(partition=batch.partition, records=fresh, next_position=batch.next_position)
 
     async def _fold_batches(self, batches: Sequence[RecordBatch]) -> None:
-        """Fold what one read has returned, in rounds of bounded size."""
+        """Fold what one read has returned, in rounds of bounded size that end at aligned places."""
         left = deque(Part(batch.partition, batch.records, batch.next_position) for batch in batches)
         while left:
-            parts: list[Part] = []
-            room = FOLD_BATCH_RECORDS_MAX
-            while left and room:
-                part = left.popleft()
-                if len(part.records) > room:
-                    left.appendleft(part._replace(records=part.records[room:]))
-                    part = part._replace(records=part.records[:room], next_position=None)
-                parts.append(part)
-                room -= len(part.records)
-            left.extendleft(reversed(self._fold_parts(parts)))
+            left.extendleft(reversed(self._fold_parts(self._round(left))))
             if left:
                 await asyncio.sleep(0)
+
+    def _round(self, left: deque[Part]) -> list[Part]:
+        """Take what is folded in one round."""
+        parts: list[Part] = []
+        room = FOLD_BATCH_RECORDS_MAX
+        last: dict[Partition, Offset] = {}
+        while left and room:
+            part = left[0]
+            records = first_piece(part.records, 0, room)
+            if records and self._is_crossing(part.partition, last, records[0].offset):
+                if parts:
+                    break
+                self._tell_aligned(part.partition)
+            left.popleft()
+            if len(records) < len(part.records):
+                left.appendleft(part._replace(records=part.records[len(records) :]))
+                part = part._replace(records=records, next_position=None)
+            if records:
+                last[part.partition] = records[-1].offset
+            parts.append(part)
+            room -= len(records)
+        return parts
+
+    def _is_crossing(self, partition: Partition, last: Mapping[Partition, Offset], offset: Offset) -> bool:
+        """Return whether an aligned place lies before a record; ``last`` are those of this round."""
+        before = last.get(partition)
+        if before is None:
+            before = Offset(self._partitions[partition].rows.meta.anchor_offset)
+        return is_crossing(before, offset)
+
+    def _tell_aligned(self, partition: Partition) -> None:
+        if self.on_aligned is not None and self._partitions[partition].stopped is None:
+            self.on_aligned(partition)
 
     def _fold_parts(self, parts: Sequence[Part]) -> list[Part]:
         """Fold one round, write its rows and positions at once, or take everything back; return what was left for
@@ -390,7 +418,7 @@ class Replica:
                     f"{len(self._partitions)}; principals would be split: go on in a ledger with new topics"
                 )
                 self._stop_partition(partition, Unavailable("manifest", message))
-            elif manifest.log_id != self._log_id:
+            elif manifest.log_id != self.log_id:
                 self._check_log_id(partition, manifest.log_id)
 
 

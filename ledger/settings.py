@@ -38,6 +38,12 @@ class LedgerSettings:
     a router whose clock is ahead is not refused."""
     abandon_retry_s: float = 1.0
     """Between attempts to write abandonments that could not be written."""
+    reporter_name: str | None = None
+    """On Kafka: what people call this replica; None: the host's name."""
+    report_interval_s: float = 60.0
+    """On Kafka: at most between two reports of what this replica holds of a partition."""
+    digest_interval_s: float = 3_600.0
+    """On Kafka: between two digests of all rows of one partition, which others compare with theirs."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -46,6 +52,8 @@ class LedgerSettings:
             "read_index_timeout_s",
             "tick_interval_s",
             "abandon_retry_s",
+            "report_interval_s",
+            "digest_interval_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidInput(name, "must be above 0")

@@ -96,6 +96,11 @@ class Rows:
         """The next offset to fold."""
         return Position(self.meta.position)
 
+    @property
+    def stored_meta(self) -> MetaRow:
+        """The meta row as the store has it."""
+        return self._stored_meta
+
     def skip_to(self, position: Position) -> None:
         """Move the position over offsets that hold no records (transaction markers)."""
         if position > self.meta.position:

@@ -22,6 +22,7 @@ import msgspec
 
 from ledger import codec
 from ledger.errors import UndecodableRecord
+from ledger.purged import purged_key, unpurged
 from ledger.rows import FOLDED_KINDS, MetaRow
 from ledger.table import folded_rows, partition_prefix
 from ledger.turn import Partition
@@ -261,8 +262,13 @@ class TableCopy:
             yield key[_PREFIX_BYTES:]
 
     def wipe(self) -> Iterator[None]:
-        """Delete every row that was folded or copied, a bounded number at each step; the state goes first."""
-        self.store.write(self.state_change(None))
+        """Delete every row that was folded or copied, a bounded number at each step; the state goes first, and what
+        is said of purges, since the rows that follow may be erased ones."""
+        changes = self.state_change(None)
+        was_purged = self.store.get(purged_key(self.partition)) is not None
+        if was_purged or next(folded_rows(self.store, self.partition), None) is not None:
+            changes |= unpurged(self.partition)
+        self.store.write(changes)
         while keys := list(islice((key for key, _ in folded_rows(self.store, self.partition)), WIPE_ROWS)):
             self.store.write(dict.fromkeys(keys))
             yield

@@ -1,4 +1,5 @@
-"""The Faust application ``turnledger process``: the materialize service, and the agents *erase* and *watch*.
+"""The Faust application ``turnledger process``: the materialize service, and the agents *erase* and *watch* (of
+checkpoints and of reports).
 
 Faust runs what has no state: its agents are at-least-once, and their effects can be repeated. The settings are those
 that made it behave; docs/decisions names the reasons. Facts are read before their transaction is decided, since Faust
@@ -16,11 +17,12 @@ import faust
 import structlog
 import uvloop
 
-from ledger.errors import LedgerError
-from ledger.turn import Partition
+from ledger.errors import LedgerError, Unavailable
+from ledger.turn import Offset, Partition
 from processors.composition import Worker, check_topics_exist, locked, opened
 from processors.metrics import serve_metrics
 from processors.settings import ProcessSettings
+from processors.watch import Watcher
 
 logger = structlog.get_logger("processors")
 
@@ -58,6 +60,8 @@ def create_app(settings: ProcessSettings) -> faust.App:
     raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
     lifecycle = app.topic(kafka.topic("lifecycle"), **raw)
     checkpoints = app.topic(kafka.topic("checkpoints"), **raw)
+    reports_name = kafka.topic("reports")
+    reports = app.topic(reports_name, **raw)
     service = app.service(ProcessorService)
     assert issubclass(service, ProcessorService), "Faust returns the class that it was given"
     running = _Running(settings)
@@ -75,7 +79,39 @@ def create_app(settings: ProcessSettings) -> faust.App:
             worker = await running.worker()
             worker.watcher.take(Partition(event.message.partition), event.value)
 
+    # The topics have equal numbers of partitions, so Faust gives the same ones of both to a worker.
+    @app.agent(reports, name="watch_reports")
+    async def watch_reports(stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            worker = await running.worker()
+            await _take_report(worker.watcher, message, event.value)
+
+    @app.on_partitions_assigned.connect  # type: ignore[arg-type]  # faust's hint fits no function with named arguments
+    async def on_assigned(_: Any, *given: Any, signal: Any, **__: Any) -> None:
+        (assigned,) = given
+        if (worker := running.present) is not None:
+            worker.watcher.assigned(Partition(one.partition) for one in assigned if one.topic == reports_name)
+
     return app
+
+
+async def _take_report(watcher: Watcher, message: Any, value: bytes | None) -> None:
+    """Take a report, trying for ever: an agent that gives up would lose it."""
+    while True:
+        try:
+            await watcher.take_report(
+                Partition(message.partition),
+                Offset(message.offset),
+                message.key,
+                value,
+                int(message.timestamp * 1000),
+            )
+        except Unavailable as error:
+            logger.warning("watching_interrupted", message=str(error))
+            await asyncio.sleep(RETRY_PAUSE_S)
+        else:
+            return
 
 
 class _Running:
@@ -92,6 +128,11 @@ class _Running:
 
     def put(self, worker: Worker) -> None:
         self._future().set_result(worker)
+
+    @property
+    def present(self) -> Worker | None:
+        """The worker, if it is there."""
+        return self._worker.result() if self._worker is not None and self._worker.done() else None
 
     async def worker(self) -> Worker:
         """Return the worker as soon as it is there."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
 from ledger.adapters.kafka_group import KafkaMembership
-from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS, KafkaSettings
+from ledger.adapters.kafka_reports import KafkaReports
+from ledger.adapters.kafka_settings import CONTENT, REPORTS, TABLES, TOPICS, KafkaSettings
 from ledger.adapters.kafka_topics import SEGMENT_MS
 from ledger.adapters.kafka_transactions import KafkaTransactions
 from ledger.adapters.memory import MemoryViewStore
@@ -22,9 +23,12 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.checkpoint import KEY_BYTES, Signer
 from ledger.errors import InvalidInput, Unavailable
 from ledger.ledger import wall_clock_ms
+from ledger.report import ReporterKind
+from ledger.reporter import Holding, Identity, Reporter, name_or_host, reporter_id_in
 from ledger.turn import Partition
 from processors.erase import Eraser
 from processors.lane import LaneParts
+from processors.leftovers import Leftovers, rows_directory
 from processors.materialize import Materializer
 from processors.ports import Membership
 from processors.settings import ProcessSettings
@@ -83,9 +87,9 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 async def check_topics_exist(kafka: KafkaSettings) -> None:
-    """Return when all five topics are there with equal partitions. Raises ``Unavailable``."""
+    """Return when all topics are there with equal partitions. Raises ``Unavailable``."""
     counts: dict[str, int] = {}
-    for name in (TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS):
+    for name in TOPICS:
         topic = KafkaLog(kafka, name)
         try:
             counts[name] = (await topic.manifest(timeout_s=START_TIMEOUT_S)).partition_count
@@ -105,7 +109,7 @@ async def materializer(
     kafka = patient(kafka)
 
     def open_store(partition: Partition) -> RocksViewStore:
-        return RocksViewStore(directory / f"partition-{partition:05}", cache_bytes=CACHE_BYTES)
+        return RocksViewStore(rows_directory(directory, partition), cache_bytes=CACHE_BYTES)
 
     async def start_writer(partition: Partition) -> KafkaTransactions:
         return await KafkaTransactions.start(kafka, partition)
@@ -147,6 +151,7 @@ class Worker:
     eraser: Eraser
     upkeep: Upkeep
     watcher: Watcher
+    leftovers: Leftovers
 
 
 @asynccontextmanager
@@ -155,21 +160,55 @@ async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
     kafka = patient(settings.kafka_settings())
     signer = signer_in(settings.checkpoint_key_file)
     async with AsyncExitStack() as stack:
-        log, contents, tables = KafkaLog(kafka), KafkaLog(kafka, CONTENT), KafkaLog(kafka, TABLES)
-        for topic in (log, contents, tables):
+        log, reports = KafkaLog(kafka), KafkaLog(kafka, REPORTS)
+        contents, tables = KafkaLog(kafka, CONTENT), KafkaLog(kafka, TABLES)
+        for topic in (log, contents, tables, reports):
             stack.push_async_callback(topic.close)
         # Never started: it erases, and keeps no copy.
         store = KafkaContentStore(kafka, MemoryViewStore())
         stack.push_async_callback(store.close)
         eraser = Eraser(store)
         materialize = await stack.enter_async_context(materializer(kafka, settings.process_directory, signer))
+        reporter = reporting(kafka, settings, materialize)
+        stack.push_async_callback(reporter.close)
+        await reporter.start()
+        leftovers = Leftovers(
+            settings.process_directory,
+            partition_count=(await log.manifest(timeout_s=ASK_TIMEOUT_S)).partition_count,
+            held=materialize.held,
+            discard=materialize.discard,
+            withdraw=reporter.withdraw,
+        )
         segment_ms = int(await contents.config("segment.ms", timeout_s=ASK_TIMEOUT_S) or SEGMENT_MS)
         upkeep = Upkeep(
             materialize.lanes,
             eraser,
             contents=contents,
             tables=tables,
+            leftovers=leftovers,
             roll_interval_s=segment_ms / 1000,
             sweep_interval_s=settings.sweep_interval_s,
         )
-        yield Worker(materializer=materialize, eraser=eraser, upkeep=upkeep, watcher=Watcher(signer.public_key))
+        yield Worker(
+            materializer=materialize,
+            eraser=eraser,
+            upkeep=upkeep,
+            watcher=Watcher(signer.public_key, reports, now_ms=wall_clock_ms),
+            leftovers=leftovers,
+        )
+
+
+def reporting(kafka: KafkaSettings, settings: ProcessSettings, materialize: Materializer) -> Reporter:
+    """Return what tells others which rows this worker holds. Raises ``InvalidInput``."""
+    identity = Identity(
+        id=reporter_id_in(settings.process_directory),
+        kind=ReporterKind.WORKER,
+        name=name_or_host(settings.reporter_name),
+        interval_s=settings.report_interval_s,
+    )
+
+    def holdings() -> dict[Partition, Holding]:
+        found = {partition: lane.holding() for partition, lane in materialize.lanes().items()}
+        return {partition: holding for partition, holding in found.items() if holding is not None}
+
+    return Reporter(identity, KafkaReports(kafka), holdings, now_ms=wall_clock_ms)

@@ -2,29 +2,32 @@
 
 Stages, each of which only moves forward: the table has folded the erasure; it holds no node of the principal from
 before it; every content that was reported as unneeded has its null record; no broker's segment holds a value of one of
-them.
+them; every process that reports has taken the rows, and the contents if it copies them, off its disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from ledger.errors import Unavailable, UndecodableRecord
+from ledger.errors import UndecodableRecord
 from ledger.facts import decode_fact
-from ledger.log import EventLog, LogGap, Record
+from ledger.log import EventLog, Record
+from ledger.reading import Gap, Silence, read
 from ledger.rows import Kind, NodeRow
 from ledger.tables import MARKER_KEY, decode_marker
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import ContentUnneeded, ErasureOrdered
+from processors.comparison import Heard
+from processors.reporters import Reporters
 
 ASK_TIMEOUT_S = 10.0
-READ_WAIT_S = 0.5
+LOOK_PAUSE_S = 0.5
 LOOK_INTERVAL_S = 5.0
 """Between two looks through the whole partition of contents: compaction takes far longer."""
 _decode_node = msgspec.msgpack.Decoder(NodeRow).decode
@@ -41,6 +44,8 @@ class Stage(enum.StrEnum):
     """Its contents are null records: gone for every reader that follows."""
     COMPACTED = "compacted"
     """No broker holds a content of it any more."""
+    PURGED = "purged"
+    """No replica and no worker has a byte of it on its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,28 +55,52 @@ class Topics:
     tables: EventLog
     lifecycle: EventLog
     contents: EventLog
+    reports: EventLog
+    file_delete_delay_s: float
+    """How long a broker keeps a file that compaction has replaced: ``file.delete.delay.ms`` of the contents."""
 
 
 async def wait_until_erased(
-    topics: Topics, partition: Partition, offset: Offset, reached: Callable[[Stage], None]
+    topics: Topics,
+    partition: Partition,
+    offset: Offset,
+    reached: Callable[[Stage], None],
+    waiting: Callable[[Sequence[Heard]], None],
 ) -> None:
-    """Return when the erasure at ``offset`` has passed all stages; ``reached`` is told each. Raises ``Unavailable``."""
+    """Return when the erasure at ``offset`` has passed all stages; ``reached`` is told each.
+
+    ``waiting`` is told at every look at the reports whose disks may still hold something, until there is nobody.
+    Raises ``Unavailable``.
+    """
     table = _Table(topics.tables, partition)
     await table.folded(offset)
     reached(Stage.FOLDED)
     # A retried erasure has no fact of its own, so all that were ordered until then are waited for.
     erased = (await _facts(topics.lifecycle, partition, offset)).erased
-    await table.swept(erased)
+    swept = await table.swept(erased)
     reached(Stage.SWEPT)
     # The facts of what was swept were in the same transactions as the rows.
     unneeded = (await _facts(topics.lifecycle, partition, offset)).unneeded
-    await _deleted(topics.contents, partition, unneeded)
+    deleted = await _deleted(topics.contents, partition, unneeded)
     reached(Stage.DELETED)
     is_compacted = False
     while not is_compacted:
         is_compacted = not await _holds_a_value(topics.contents, partition, unneeded)
-        await asyncio.sleep(0 if is_compacted else LOOK_INTERVAL_S)
+        await asyncio.sleep(topics.file_delete_delay_s if is_compacted else LOOK_INTERVAL_S)
     reached(Stage.COMPACTED)
+    reporters = Reporters(topics.reports, partition)
+    await reporters.read_on()
+    while holders := [heard for heard in reporters.watch.heard.values() if not _is_purged(heard, swept, deleted)]:
+        waiting(holders)
+        await asyncio.sleep(LOOK_PAUSE_S)
+        await reporters.read_on()
+    reached(Stage.PURGED)
+
+
+def _is_purged(heard: Heard, swept: Position, deleted: Position) -> bool:
+    """Return whether a reporter's disk holds nothing any more of what was swept from rows and deleted from contents."""
+    content = heard.report.purged_content_position
+    return heard.report.purged_position >= swept and (content is None or content >= deleted)
 
 
 class _Facts(NamedTuple):
@@ -117,15 +146,16 @@ class _Table:
         while self._folded_to <= offset:
             await self._read()
 
-    async def swept(self, erased: Mapping[bytes, int]) -> None:
-        """Return when no node is left that was erased."""
+    async def swept(self, erased: Mapping[bytes, int]) -> Position:
+        """Return a position of the log up to which no node is left that was erased, when there is one."""
         while any(offset < erased.get(principal, 0) for offset, principal in self._nodes.items()):
             await self._read()
+        return Position(self._folded_to)
 
     async def _read(self) -> None:
         end = await self._tables.end(self._partition, timeout_s=ASK_TIMEOUT_S)
         if end == self._position:
-            await asyncio.sleep(READ_WAIT_S)
+            await asyncio.sleep(LOOK_PAUSE_S)
         async for record in _records(self._tables, self._partition, self._position, end):
             key = record.key or b""
             if key == MARKER_KEY:
@@ -139,8 +169,9 @@ class _Table:
         self._position = end
 
 
-async def _deleted(contents: EventLog, partition: Partition, unneeded: set[bytes]) -> None:
-    """Return when the last record of every chunk of the contents is a null record."""
+async def _deleted(contents: EventLog, partition: Partition, unneeded: set[bytes]) -> Position:
+    """Return a position up to which the last record of every chunk of the contents is a null record, when there is
+    one."""
     living: set[bytes] = set()
     position = Position(0)
     while True:
@@ -155,8 +186,8 @@ async def _deleted(contents: EventLog, partition: Partition, unneeded: set[bytes
                 living.add(key)
         position = end
         if not living:
-            return
-        await asyncio.sleep(READ_WAIT_S)
+            return end
+        await asyncio.sleep(LOOK_PAUSE_S)
 
 
 async def _holds_a_value(contents: EventLog, partition: Partition, unneeded: set[bytes]) -> bool:
@@ -168,23 +199,7 @@ async def _holds_a_value(contents: EventLog, partition: Partition, unneeded: set
     return found
 
 
-async def _records(topic: EventLog, partition: Partition, start: Position, end: Position) -> AsyncIterator[Record]:
-    """Yield what is in a topic from ``start`` up to ``end``; where less is left, from there on."""
-    if start >= end:
-        return
-    position = start
-    try:
-        tail = await topic.tail({partition: start})
-        try:
-            while position < end:
-                for batch in await tail.next(READ_WAIT_S):
-                    for record in batch.records:
-                        yield record
-                    position = batch.next_position
-        finally:
-            await tail.close()
-    except LogGap as gap:
-        if gap.first <= start:
-            raise Unavailable("log_diverged", f"partition {partition} lost records that were read") from gap
-        async for record in _records(topic, partition, gap.first, end):
-            yield record
+def _records(topic: EventLog, partition: Partition, start: Position, end: Position) -> AsyncIterator[Record]:
+    """Yield what is left in a topic from ``start`` up to ``end``, for as long as that takes: the caller has a
+    deadline."""
+    return read(topic, partition, start, end, gap=Gap.SKIPPED, silence=Silence.WAITED_FOR)

@@ -12,7 +12,7 @@ Rules kept here:
 from __future__ import annotations
 
 import asyncio
-import enum
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,25 +23,37 @@ import structlog
 
 from ledger.bootstrap import TableRefused, check_table, read_table, wipe
 from ledger.checkpoint import Signer
-from ledger.errors import Unavailable
+from ledger.disk import PurgeableStore
+from ledger.errors import StoreFailed, Unavailable
 from ledger.facts import encode_fact, fact_key
 from ledger.fold import UnsupportedUpgrade, is_anchor
-from ledger.log import EventLog, LogGap, Record, RecordBatch
+from ledger.log import EventLog, Record, RecordBatch
 from ledger.partition import Part, PartitionState, fold_part
+from ledger.purged import Purged, swept_position
+from ledger.reading import read
+from ledger.report import RowsStatement, first_piece, is_crossing
+from ledger.reporter import Holding, Standing
 from ledger.table import Rows
-from ledger.tables import MARKER_KEY, NO_ROWS, Marker, TableCopy, TableState, encode_marker, marker_of, table_change
+from ledger.tables import (
+    MARKER_KEY,
+    NO_ROWS,
+    Marker,
+    TableCopy,
+    TableState,
+    agrees,
+    encode_marker,
+    marker_of,
+    table_change,
+)
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import ErasureOrdered, Fact
-from processors.ports import LocalRows, Records, StartWriter, Writer
+from processors.checkpoints import Checkpoints
+from processors.ports import Records, StartWriter, Writer
 
 logger = structlog.get_logger("processors.lane")
 
 TABLES, LIFECYCLE, CHECKPOINTS = "tables", "lifecycle", "checkpoints"
 """Topics that a batch is written to, without their prefix."""
-CHECKPOINT_RECORDS = 10_000
-"""A checkpoint is published after so many folded records,"""
-CHECKPOINT_INTERVAL_S = 60.0
-"""or after so long, if anything was folded since the last."""
 FOLD_RECORDS_MAX = 16
 """Records folded before others on the event loop get their turn: about 2 ms, or 50 where each carries out due tasks."""
 CHANGES_MAX = 6_000
@@ -51,17 +63,7 @@ CHANGE_ROWS_MAX = 512
 """Row changes that are digested before others on the event loop get their turn: about 3 ms."""
 RESET_KEYS_MAX = 5_000
 """Rows of a table that are deleted in one transaction when it is made again."""
-READ_WAIT_S = 0.5
 ASK_TIMEOUT_S = 10.0
-
-
-class Phase(enum.StrEnum):
-    """Where a lane is."""
-
-    RESTORING = "restoring"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    """Until somebody acts; ``Lane.problem`` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class LaneParts:
     log: EventLog
     tables: EventLog
     start_writer: StartWriter
-    open_store: Callable[[Partition], LocalRows]
+    open_store: Callable[[Partition], PurgeableStore]
     signer: Signer
     now_ms: Callable[[], int]
     computing: asyncio.Lock
@@ -117,11 +119,10 @@ class Lane:
         self._tables_id = ""
         self._state = TableState(tables_id="")
         self._partition_state = PartitionState(rows=Rows(self.store, partition))
-        self._checkpoint_position = 0
-        self._checkpoint_due_s = 0.0
+        self._checkpoints = Checkpoints(parts.signer, partition, parts.now_ms)
         self._must_check_anchor = False
-        self.has_erased = False
-        """Whether a principal was erased since this worker's rows were last taken off its disk."""
+        self.purged = Purged(self.store, partition, self.rows.position)
+        """What this worker's disk still holds of what was erased."""
         self.restored_from = ""
         """``local``, ``tables`` or ``log``: where the rows came from at the last assignment."""
 
@@ -165,8 +166,7 @@ class Lane:
                 self.restored_from = "log"
         self._partition_state = PartitionState(rows=Rows(self.store, self.partition))
         self._must_check_anchor = self.rows.meta.anchor_offset >= 0
-        self._checkpoint_position = self.rows.position
-        self._checkpoint_due_s = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
+        self.purged = Purged(self.store, self.partition, self.rows.position)
         logger.info(
             "lane_restored",
             partition=self.partition,
@@ -219,33 +219,37 @@ class Lane:
         """Return every key that has a value in the table, whatever it is."""
         end = await self._parts.tables.end(self.partition, timeout_s=ASK_TIMEOUT_S)
         keys: set[bytes] = set()
-        position = Position(0)
-        if position == end:
-            return keys
-        tail = await self._parts.tables.tail({self.partition: position})
-        try:
-            while position < end:
-                for batch in await tail.next(READ_WAIT_S):
-                    position = batch.next_position
-                    for record in batch.records:
-                        if record.key is None or record.key == MARKER_KEY:
-                            continue
-                        if record.value is None:
-                            keys.discard(record.key)
-                        else:
-                            keys.add(record.key)
-                await asyncio.sleep(0)
-        except LogGap as gap:
-            raise Unavailable("log_gap", f"the table of partition {self.partition} begins at {gap.first}") from gap
-        finally:
-            await tail.close()
+        async for record in read(self._parts.tables, self.partition, Position(0), end):
+            if record.key is None or record.key == MARKER_KEY:
+                continue
+            if record.value is None:
+                keys.discard(record.key)
+            else:
+                keys.add(record.key)
         return keys
 
     @property
-    def is_swept(self) -> bool:
-        """Whether nothing is left of what was due by the partition clock."""
-        marker = self.marker
-        return marker is not None and self.rows.meta.queue_due_ms > marker.clock_ms
+    def swept_position(self) -> Position | None:
+        """The position of the rows on the disk, if nothing erased below it is left among them."""
+        return swept_position(self.rows.stored_meta)
+
+    def holding(self) -> Holding | None:
+        """Return what this worker has of the partition."""
+        marker, meta = self.marker, self.rows.stored_meta
+        if marker is None:
+            return None
+        rows = RowsStatement(marker.rows_digest, marker.rows_count) if agrees(meta, marker) else None
+        return Holding(Standing(meta, marker.log_id, rows), self.purged.at(self.swept_position), None)
+
+    async def purge(self) -> None:
+        """Take what was erased off the disk. Raises ``StoreFailed``."""
+        self.purged.begin(self.swept_position)
+        try:
+            await asyncio.to_thread(self.store.purge)
+        except BaseException:
+            self.purged.fail()
+            raise
+        self.purged.finish()
 
     def anchor_trimmed(self, first: Position) -> bool:
         """Return whether a gap below ``first`` hides nothing but the anchor; it is then not compared any more."""
@@ -276,17 +280,22 @@ class Lane:
     def _pieces(self, batch: RecordBatch) -> list[Part]:
         """Return a batch in parts so small that others on the event loop get their turn in between."""
         records = self._behind_anchor(batch)
-        parts = [
-            Part(self.partition, records[first : first + FOLD_RECORDS_MAX], None)
-            for first in range(0, len(records), FOLD_RECORDS_MAX)
-        ]
+        parts: list[Part] = []
+        start = 0
+        while piece := first_piece(records, start, FOLD_RECORDS_MAX):
+            parts.append(Part(self.partition, piece, None))
+            start += len(piece)
         return [*parts, Part(self.partition, (), batch.next_position)]
 
     async def _fold_rows(self, pieces: deque[Part]) -> _Folded:
-        """Fold pieces, and take them away, until there is enough for one transaction."""
+        """Fold pieces, and take them away, until there is enough for one transaction, or an aligned place is
+        reached."""
         facts: list[Fact] = []
         count = 0
         while pieces and self.rows.changes_count < CHANGES_MAX:
+            records = pieces[0].records
+            if count and records and is_crossing(self.rows.meta.anchor_offset, records[0].offset):
+                break
             folded = fold_part(self._partition_state, pieces.popleft(), changes_max=CHANGES_MAX)
             if folded.rest is not None:
                 pieces.appendleft(folded.rest)
@@ -329,7 +338,7 @@ class Lane:
             {
                 TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
                 LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
-                CHECKPOINTS: self._checkpoint(marker),
+                CHECKPOINTS: self._checkpoints.aligned(self.marker, marker),
             }
         )
         self._state = TableState(
@@ -341,17 +350,13 @@ class Lane:
         )
         self.store.write(change.changes | self._copy.state_change(self._state))
         self.rows.committed()
-        self.has_erased = self.has_erased or any(isinstance(fact, ErasureOrdered) for fact in facts)
+        if any(isinstance(fact, ErasureOrdered) for fact in facts):
+            self.purged.erased()
 
-    def _checkpoint(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
-        """Return the checkpoint that goes with a marker, if one is due."""
-        now_s = asyncio.get_running_loop().time()
-        if marker.position - self._checkpoint_position < CHECKPOINT_RECORDS and now_s < self._checkpoint_due_s:
-            return []
-        self._checkpoint_position = marker.position
-        self._checkpoint_due_s = now_s + CHECKPOINT_INTERVAL_S
-        value = self._parts.signer.sign(self.partition, marker, self._parts.now_ms())
-        return [(marker.position.to_bytes(8, "big"), value)]
+    async def write_idle_checkpoint(self) -> None:
+        """Publish a checkpoint of an idle partition, if one is due. Raises as ``fold`` does."""
+        if self.marker is not None and (checkpoint := self._checkpoints.idle(self.marker)):
+            await self._transact({CHECKPOINTS: checkpoint})
 
     async def write_facts(self, facts: Sequence[Fact]) -> None:
         """Write facts that came of no record, under the same fence. Raises as ``fold`` does."""
@@ -372,6 +377,10 @@ class Lane:
         """Give up the writer and the local rows."""
         if self._writer is not None:
             await self._writer.close()
+        with contextlib.suppress(StoreFailed):
+            # What is not stored is purged once more after the next start.
+            self.purged.at(self.swept_position)
+            self.purged.save()
         self.store.close()
 
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -20,12 +19,13 @@ from ledger import codec
 from ledger.alias import CONTROL_KEY
 from ledger.errors import LedgerError, Unavailable
 from ledger.event import ClockTicked
-from ledger.log import AppendUncertain, EventLog, LogGap, RecordBatch, Tail
+from ledger.log import AppendUncertain, EventLog, LogGap, Tail
 from ledger.replica import gap_reason
 from ledger.tables import PartitionLost, WriterFenced
 from ledger.turn import Partition, Position
-from processors.lane import Lane, LaneParts, LaneStopped, Phase
+from processors.lane import Lane, LaneParts, LaneStopped
 from processors.ports import Membership
+from processors.slot import LaneStatus, Phase, Slot
 
 logger = structlog.get_logger("processors.materialize")
 
@@ -35,8 +35,6 @@ TAIL_MIN_S = 0.5
 """How long a tail serves before it is opened anew for lanes that were restored meanwhile."""
 BACKLOG_RECORDS_MAX = 4_000
 """Records read and not folded yet, in all: one or two seconds of work."""
-BATCH_RECORDS_MAX = 500
-"""Records folded in one transaction: large enough that the transaction costs little, small enough for its timeout."""
 RETRY_PAUSE_S = 0.5
 """Before a lane is restored again after a failure,"""
 RETRY_PAUSE_MAX_S = 5.0
@@ -53,54 +51,6 @@ SILENCE_MAX_S = 10.0
 STOP_TIMEOUT_S = 5.0
 """How long lanes may take to finish what they write when the service stops."""
 RECOVERABLE = (LedgerError, WriterFenced, AppendUncertain, PartitionLost, OSError)
-
-
-@dataclass(slots=True)
-class Slot:
-    """One assigned partition: its lane, and what is waiting for it."""
-
-    partition: Partition
-    lane: Lane | None = None
-    phase: Phase = Phase.RESTORING
-    problem: str = ""
-    """Why it is stopped, or was restored last."""
-    task: asyncio.Task[None] | None = None
-    """Restores or folds."""
-    backlog: list[RecordBatch] = field(default_factory=list)
-    read_to: Position = Position(0)
-    """Where the tail goes on for this lane."""
-    hinted: int = -1
-    """The position that was last committed to the group."""
-    epoch: int = 0
-    """Counts restores: a tail opened for an earlier one is of no use."""
-    failures: int = 0
-    end: Position | None = None
-    progressed_at_s: float = 0.0
-    ticked_at_s: float = 0.0
-    ticking: asyncio.Task[None] | None = None
-
-    @property
-    def backlog_records(self) -> int:
-        return sum(len(batch.records) for batch in self.backlog)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.phase is Phase.RUNNING and self.task is None and not self.backlog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneStatus:
-    """What is shown of one partition."""
-
-    partition: Partition
-    phase: Phase
-    problem: str
-    position: Position
-    """Of the last marker."""
-    end: Position | None
-    clock_ms: int
-    rows_count: int
-    restored_from: str
 
 
 class Materializer:
@@ -176,7 +126,7 @@ class Materializer:
 
     def statuses(self) -> list[LaneStatus]:
         """Return where each assigned partition is."""
-        return [_status(slot) for _, slot in sorted(self._slots.items())]
+        return [slot.status() for _, slot in sorted(self._slots.items())]
 
     def lanes(self) -> dict[Partition, Lane]:
         """Return the lanes that are running."""
@@ -185,6 +135,23 @@ class Materializer:
             for partition, slot in self._slots.items()
             if slot.lane is not None and slot.phase is Phase.RUNNING
         }
+
+    def held(self) -> set[Partition]:
+        """Return the partitions that are this worker's, or are about to be."""
+        return set(self._slots) | self._assigned
+
+    async def discard(self, partition: Partition, remove: Callable[[], None]) -> bool:
+        """Remove what this worker keeps of a partition that is not its own; return whether it was not.
+
+        ``remove`` runs in a thread; what it raises is raised here. Should the partition come back meanwhile, its lane
+        is opened after that.
+        """
+        if partition in self.held():
+            return False
+        removing = asyncio.create_task(_remove(remove, self._closing.get(partition)))
+        self._closing[partition] = removing
+        await removing
+        return True
 
     # Partitions come and go
 
@@ -224,7 +191,7 @@ class Materializer:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         if earlier is not None:
-            await earlier
+            await asyncio.gather(earlier, return_exceptions=True)
         if slot.lane is not None:
             await slot.lane.close()
 
@@ -326,7 +293,7 @@ class Materializer:
         try:
             while slot.backlog:
                 assert slot.lane is not None, "a running slot has a lane"
-                batches = _taken(slot.backlog)
+                batches = slot.take()
                 count = await slot.lane.fold(batches)
                 self.records_count += count
         except LaneStopped as stopped:
@@ -400,27 +367,7 @@ class Materializer:
             logger.info("hint_not_left", partition=slot.partition, message=str(error))
 
 
-def _taken(backlog: list[RecordBatch]) -> list[RecordBatch]:
-    """Take whole batches from a backlog, up to about ``BATCH_RECORDS_MAX`` records."""
-    taken: list[RecordBatch] = []
-    count = 0
-    while backlog and (not taken or count + len(backlog[0].records) <= BATCH_RECORDS_MAX):
-        batch = backlog.pop(0)
-        count += len(batch.records)
-        taken.append(batch)
-    return taken
-
-
-def _status(slot: Slot) -> LaneStatus:
-    lane = slot.lane
-    marker = None if lane is None else lane.marker
-    return LaneStatus(
-        partition=slot.partition,
-        phase=slot.phase,
-        problem=slot.problem,
-        position=Position(0 if marker is None else marker.position),
-        end=slot.end,
-        clock_ms=0 if marker is None else marker.clock_ms,
-        rows_count=0 if lane is None else lane.rows_count,
-        restored_from="" if lane is None else lane.restored_from,
-    )
+async def _remove(remove: Callable[[], None], earlier: asyncio.Task[None] | None) -> None:
+    if earlier is not None:
+        await asyncio.gather(earlier, return_exceptions=True)
+    await asyncio.to_thread(remove)

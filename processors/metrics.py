@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from ledger.errors import InvalidInput
 from processors.composition import Worker
-from processors.lane import Phase
 from processors.settings import ProcessSettings
+from processors.slot import Phase
 
 
 class WorkerCollector(Collector):
@@ -37,10 +37,15 @@ class WorkerCollector(Collector):
             ("turnledger_process_orphans", "Contents found that nothing refers to.", worker.upkeep.orphans_count),
             ("turnledger_process_rolled", "Records written to begin a new segment.", worker.upkeep.rolled_count),
             ("turnledger_process_checkpoints", "Checkpoints compared.", worker.watcher.checkpoints_count),
-            ("turnledger_process_alarms", "Checkpoints that differ.", worker.watcher.alarms_count),
+            ("turnledger_process_reports", "Reports compared.", worker.watcher.reports_count),
+            ("turnledger_process_alarms", "Checkpoints and reports that differ.", worker.watcher.alarms_count),
+            ("turnledger_process_rows_removed", "Partitions removed from disk.", worker.leftovers.removed_count),
         ]
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=value)
+        silent = GaugeMetricFamily("turnledger_process_silent_reporters", "Reporters that are silent, per partition.")
+        silent.add_metric([], len(worker.watcher.silent()))
+        yield silent
 
     def _lanes(self) -> Iterator[Metric]:
         position = GaugeMetricFamily("turnledger_process_position", "Next offset to fold.", labels=["partition"])

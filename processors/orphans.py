@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from ledger.content import ContentRef
-from ledger.errors import Unavailable
-from ledger.log import EventLog, LogGap, Record
+from ledger.log import EventLog, Record
+from ledger.reading import Gap, read
 from ledger.table import partition_prefix, referenced_contents
 from ledger.turn import Partition, Position
 from ledger.verdict import ContentUnneeded
@@ -26,9 +26,9 @@ GRACE_FACTOR = 2
 """Contents are left alone for so many times the grace: a policy may be changed to a longer one."""
 FACTS_MAX = 500
 """Facts of one transaction."""
-READ_WAIT_S = 1.0
+CHUNKS_AT_ONCE = 16
+"""Records read before others on the event loop get their turn: each may be half a megabyte."""
 ASK_TIMEOUT_S = 10.0
-SILENT_WAITS_MAX = 10
 SWEPT_KIND = b"\xfb"
 """Local row: up to where the topic ``content`` was looked through. Lost, it is looked through again, which is
 harmless."""
@@ -70,7 +70,7 @@ async def sweep(lane: Lane, contents: EventLog) -> int:
         count = len(orphans)
     else:
         count = 0
-    if position > start:
+    if position != start:
         lane.store.write({key: position.to_bytes(8, "big")})
     return count
 
@@ -84,31 +84,15 @@ async def _old_contents(
     """
     found: dict[bytes, _Chunks] = {}
     end = await contents.end(partition, timeout_s=ASK_TIMEOUT_S)
-    if start >= end:
-        return found, start
-    position, reached, silent = start, None, 0
-    try:
-        tail = await contents.tail({partition: start})
-        try:
-            while position < end:
-                batches = await tail.next(READ_WAIT_S)
-                silent = 0 if batches else silent + 1
-                if silent == SILENT_WAITS_MAX:
-                    raise Unavailable("lagging", f"the contents of partition {partition} end before {end}")
-                for batch in batches:
-                    for record in batch.records:
-                        if reached is None and record.appended_at_ms >= horizon_ms:
-                            reached = Position(record.offset)
-                        _take(found, record, is_old=reached is None)
-                    position = batch.next_position
-                    await asyncio.sleep(0)
-        finally:
-            await tail.close()
-    except LogGap as gap:
-        if gap.position < gap.first:
-            return await _old_contents(contents, partition, gap.first, horizon_ms)
-        return found, Position(0)
-    return found, reached if reached is not None else position
+    if start > end:
+        # Of another topic of the same name.
+        start = Position(0)
+    reached: Position | None = None
+    async for record in read(contents, partition, start, end, gap=Gap.SKIPPED, at_once=CHUNKS_AT_ONCE):
+        if reached is None and record.appended_at_ms >= horizon_ms:
+            reached = Position(record.offset)
+        _take(found, record, is_old=reached is None)
+    return found, end if reached is None else reached
 
 
 def _take(found: dict[bytes, _Chunks], record: Record, *, is_old: bool) -> None:

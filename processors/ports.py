@@ -10,18 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ledger.turn import Offset, Partition, Position
-from ledger.view import ViewStore
 
 Records = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
 """Keys and values by topic, named without its prefix."""
-
-
-class LocalRows(ViewStore, Protocol):
-    """Rows of one partition on this worker's disk."""
-
-    def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk. Rewrites every row; lets other threads run meanwhile."""
-        ...
 
 
 class Writer(Protocol):

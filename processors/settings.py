@@ -29,6 +29,10 @@ class ProcessSettings(KafkaSecurity):
     """Of metrics and status; 0: any free one."""
     sweep_interval_s: float = Field(default=600.0, gt=0)
     """Between two looks for orphaned contents in one partition."""
+    reporter_name: str | None = None
+    """What people call this worker; None: the host's name."""
+    report_interval_s: float = Field(default=60.0, gt=0)
+    """At most between two reports of what this worker holds of a partition."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def kafka_settings(self) -> KafkaSettings:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ledger.errors import Unavailable, UndecodableRecord
-from ledger.log import BoundedLog, EventLog, LogGap
+from ledger.errors import UndecodableRecord
+from ledger.log import BoundedLog, EventLog
+from ledger.reading import Silence, read
 from ledger.tables import MARKER_KEY, Marker, decode_marker
 from ledger.turn import Partition, Position
 
 ASK_TIMEOUT_S = 10.0
-READ_WAIT_S = 0.5
-SILENT_WAITS_MAX = 6
+SILENCE_MAX_S = 3.0
 """An open transaction hides what follows it for a few seconds."""
 LOOK_BACK = 64
 """Offsets before the end that are read first; a transaction ends with a marker and a control record."""
@@ -74,20 +74,8 @@ async def last_marker(tables: EventLog, partition: Partition) -> Marker | None:
 
 async def _last_marker_from(tables: EventLog, partition: Partition, start: Position, end: Position) -> bytes | None:
     value: bytes | None = None
-    position, silent = start, 0
-    try:
-        tail = await tables.tail({partition: start})
-        try:
-            while position < end and silent < SILENT_WAITS_MAX:
-                batches = await tail.next(READ_WAIT_S)
-                silent = 0 if batches else silent + 1
-                for batch in batches:
-                    position = batch.next_position
-                    for record in batch.records:
-                        if record.key == MARKER_KEY:
-                            value = record.value
-        finally:
-            await tail.close()
-    except LogGap as gap:
-        raise Unavailable("log_gap", f"the table of partition {partition} begins at {gap.first}") from gap
+    records = read(tables, partition, start, end, silence=Silence.ENDS, silence_max_s=SILENCE_MAX_S)
+    async for record in records:
+        if record.key == MARKER_KEY:
+            value = record.value
     return value

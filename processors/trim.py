@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledger.audit import read
 from ledger.bootstrap import bootstrap
 from ledger.checkpoint import BadSignature, Checkpoint, decode_checkpoint
 from ledger.errors import UndecodableRecord
 from ledger.log import BoundedLog, EventLog
+from ledger.reading import read
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 

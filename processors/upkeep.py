@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ledger.errors import LedgerError, StoreFailed
+from ledger.errors import LedgerError, StoreFailed, Unavailable
 from ledger.log import AppendUncertain, EventLog
-from ledger.tables import PartitionLost, WriterFenced
+from ledger.tables import Marker, PartitionLost, WriterFenced
 from ledger.turn import Partition, Position
 from processors.erase import Eraser
 from processors.lane import Lane
+from processors.leftovers import Leftovers
 from processors.orphans import sweep
 
 logger = structlog.get_logger("processors.upkeep")
@@ -34,6 +35,8 @@ class _Seen:
     """What was seen of one partition."""
 
     swept_at_s: float = float("-inf")
+    marker: Marker | None = None
+    """At the last look: a partition that has the same one is idle."""
     looked_at_s: float = 0.0
     """When the ends were last compared."""
     ends: dict[str, Position] = field(default_factory=dict)
@@ -51,6 +54,7 @@ class Upkeep:
         *,
         contents: EventLog,
         tables: EventLog,
+        leftovers: Leftovers | None = None,
         roll_interval_s: float,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
     ) -> None:
@@ -59,6 +63,7 @@ class Upkeep:
         self._eraser = eraser
         self._contents = contents
         self._tables = tables
+        self._leftovers = leftovers
         self._roll_interval_s = roll_interval_s
         self._sweep_interval_s = sweep_interval_s
         self._seen: dict[Partition, _Seen] = {}
@@ -77,6 +82,11 @@ class Upkeep:
                     logger.warning(
                         "upkeep_interrupted", partition=partition, message=f"{type(error).__name__}: {error}"
                     )
+            if self._leftovers is not None:
+                try:
+                    await self._leftovers.look()
+                except (Unavailable, OSError) as error:
+                    logger.warning("leftovers_kept", message=f"{type(error).__name__}: {error}")
             await asyncio.sleep(pause_s)
 
     async def _look_after(self, partition: Partition, lane: Lane) -> None:
@@ -86,9 +96,11 @@ class Upkeep:
             seen.swept_at_s = now_s
             found = await sweep(lane, self._contents)
             self.orphans_count += found
-        if lane.has_erased and lane.is_swept:
-            lane.has_erased = False
-            await asyncio.to_thread(lane.store.purge)
+        if lane.purged.is_due and lane.swept_position is not None:
+            await lane.purge()
+        if lane.marker == seen.marker:
+            await lane.write_idle_checkpoint()
+        seen.marker = lane.marker
         if now_s - seen.looked_at_s >= self._roll_interval_s:
             seen.looked_at_s = now_s
             if await self._is_silent(seen, "content", self._contents, partition):

@@ -21,7 +21,7 @@ class KafkaLog:
     """The event log on Kafka. Everything is connected when it is first needed."""
 
     def __init__(self, settings: KafkaSettings, name: str = TURNS) -> None:
-        """``name`` is one of the five topics; what is compacted or written in transactions is read the same way."""
+        """``name`` is one of ``TOPICS``; what is compacted or written in transactions is read the same way."""
         self._settings = settings
         self._topic = settings.topic(name)
         self._leaders = KafkaLeaders(settings, self._topic)

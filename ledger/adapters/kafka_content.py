@@ -11,6 +11,7 @@ until then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -27,6 +28,7 @@ from ledger.adapters.kafka_tail import KafkaTail
 from ledger.content import ContentRef, chunk_key
 from ledger.errors import ContentLost, StoreFailed, Unavailable
 from ledger.log import Appended, AppendUncertain, LogGap, RecordBatch
+from ledger.purged import Purged
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
@@ -73,6 +75,8 @@ class _Copied:
 
     state: CopyState | None = None
     """None while there is nothing that may be served."""
+    purged: Purged | None = None
+    """None before the copy was looked at for the first time."""
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     """Offsets that must be passed, and who waits for that."""
 
@@ -105,6 +109,7 @@ class KafkaContentStore:
         self._copy = ContentCopy(store)
         self._leaders = KafkaLeaders(settings, self._topic)
         self._appender = KafkaAppender(settings, self._topic)
+        self._store = store
         self._copied: dict[Partition, _Copied] = {}
         self._ends: dict[Partition, Position] = {}
         self._log_id = ""
@@ -114,8 +119,6 @@ class KafkaContentStore:
         self._begin_again: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
-        self.erased_count = 0
-        """Null records applied to the copy since the start; their chunks are on the disk until it is purged."""
 
     async def start(self) -> None:
         """Begin copying. Returns at once; reads wait until the copy has come far enough."""
@@ -186,8 +189,21 @@ class KafkaContentStore:
             for _, waiter in copied.waiters:
                 if not waiter.done():
                     waiter.set_exception(Unavailable("closed", "the content store was closed"))
+        with contextlib.suppress(StoreFailed):
+            # What is not stored is purged once more after the next start.
+            for purged, position in self.copies().values():
+                purged.at(position)
+                purged.save()
         await self._appender.close()
         await self._leaders.close()
+
+    def copies(self) -> dict[Partition, tuple[Purged, Position | None]]:
+        """Return what of each partition's copy is purged, and its position; None: the copy is being made again."""
+        return {
+            number: (copied.purged, None if copied.state is None else Position(copied.state.position))
+            for number, copied in self._copied.items()
+            if copied.purged is not None
+        }
 
     async def _append(
         self, partition: Partition, records: Sequence[tuple[bytes, bytes | None]], timeout_s: float
@@ -261,8 +277,15 @@ class KafkaContentStore:
         """Return where to go on reading; from the first record, on an empty copy, if the present one is of no use."""
         copied = self._copied.setdefault(partition, _Copied())
         state = self._copy.load(partition)
+        is_new = False
+        if copied.purged is None:
+            copied.purged = Purged(self._store, partition, Position(0 if state is None else state.position))
+            is_new = copied.purged.is_new
         if state is None or state.log_id != self._log_id or not self._is_fresh(state):
             copied.put(None)
+            if not is_new:
+                # What is read again may have been erased before.
+                copied.purged.reset()
             if await self._copy.wipe(partition):
                 self._rebuilt_count += 1
             # Whatever compaction removes from now on was either not read yet or is followed by its null record.
@@ -286,7 +309,8 @@ class KafkaContentStore:
             fresh_at_ms = max(fresh_at_ms, min(batch.records[-1].appended_at_ms, self._now_ms()))
         state = CopyState(position=batch.next_position, fresh_at_ms=fresh_at_ms, log_id=self._log_id)
         self._copy.apply(batch, state)
-        self.erased_count += sum(record.value is None for record in batch.records)
+        if copied.purged is not None and any(record.value is None for record in batch.records):
+            copied.purged.erased()
         copied.put(state)
 
     def _lose(self, partition: Partition) -> None:

@@ -1,5 +1,5 @@
 """A replica's own copy of the content topic, as rows of a ``ViewStore``: chunks by key, and how far each partition was
-read.
+read; and that copy as a disk, from which erased chunks are purged.
 
 Rows: partition (2 bytes, big endian) + ``x`` + chunk key → chunk; partition + ``y`` → ``CopyState``. Chunks and the
 state that covers them are one batch, so that after a crash the copy is as of its position.
@@ -8,13 +8,15 @@ state that covers them are one batch, so that after a crash the copy is as of it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
+from ledger.disk import PurgeableStore
 from ledger.log import RecordBatch
-from ledger.turn import Partition
+from ledger.purged import Purged
+from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
 WIPE_ROWS = 64
@@ -89,6 +91,43 @@ class ContentCopy:
             wiped = True
             await asyncio.sleep(0)
         return wiped
+
+
+class CopyDisk:
+    """The copy as a ``Disk``."""
+
+    def __init__(
+        self, store: PurgeableStore, copies: Callable[[], Mapping[Partition, tuple[Purged, Position | None]]]
+    ) -> None:
+        """``copies`` tells of each partition what is purged, and the copy's position, None while it is made again."""
+        self._store = store
+        self._copies = copies
+
+    def is_due(self) -> bool:
+        """See ``Disk.is_due``."""
+        return any(purged.is_due and position is not None for purged, position in self._copies().values())
+
+    def purged(self, partition: Partition) -> Position:
+        """See ``Disk.purged``."""
+        found = self._copies().get(partition)
+        return Position(0) if found is None else found[0].at(found[1])
+
+    def begin(self) -> None:
+        """See ``Disk.begin``."""
+        for purged, position in self._copies().values():
+            purged.begin(position)
+
+    def purge(self) -> None:
+        """See ``Disk.purge``."""
+        self._store.purge()
+
+    def end(self, *, is_purged: bool) -> None:
+        """See ``Disk.end``."""
+        for purged, _ in self._copies().values():
+            if is_purged:
+                purged.finish()
+            else:
+                purged.fail()
 
 
 def _chunk_row(partition: Partition, key: bytes) -> bytes:

@@ -27,6 +27,8 @@ SECURITY_OPTIONS = frozenset(
 """Names of aiokafka's own options that are passed through; everything else about a client is decided here."""
 
 TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS = "turns", "content", "tables", "lifecycle", "checkpoints"
+REPORTS = "reports"
+TOPICS = (TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS, REPORTS)
 """The topics, without their prefix."""
 
 
@@ -65,7 +67,7 @@ class KafkaSettings:
             raise InvalidInput("request_timeout_ms", "must be above fetch_wait_ms_max")
 
     def topic(self, name: str) -> str:
-        """Return the full name of one of the five topics."""
+        """Return the full name of one of the topics."""
         return f"{self.prefix}.{name}"
 
     def client_options(self) -> dict[str, Any]:

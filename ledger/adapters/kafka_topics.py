@@ -1,4 +1,4 @@
-"""The five topics: how they are made, and how existing ones are checked.
+"""The six topics: how they are made, and how existing ones are checked.
 
 Every setting that a guarantee rests on is named here with its reason; ``check_topics`` compares what a cluster really
 has.
@@ -16,7 +16,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest
 
 from ledger.adapters.kafka_leader import NO_LEADER, UNKNOWN_TOPIC
 from ledger.adapters.kafka_nodes import BrokerSilent, KafkaNodes
-from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS, KafkaSettings
+from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, REPORTS, TABLES, TURNS, KafkaSettings
 from ledger.adapters.kafka_wire import TopicMetadata
 from ledger.errors import Unavailable
 
@@ -39,9 +39,11 @@ MESSAGE_BYTES_MAX = 1024 * 1024 + 12
 """Kafka's default, written down because a content chunk with its headers and a batch of appends must fit."""
 LIFECYCLE_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
 """Lifecycle facts are acted on within seconds and can be derived from the log again; a month is for people who look."""
+REPORTS_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
+"""A reporter that says nothing for a month is forgotten; only the last word of each is of use for longer than hours."""
 FOR_EVER = -1
 CREATE_TIMEOUT_MS = 30_000
-"""For the creation of all five: a controller takes milliseconds per partition, and only an operator waits for it."""
+"""For the creation of all six: a controller takes milliseconds per partition, and only an operator waits for it."""
 
 _EVERY_TOPIC = {
     # The one clock that no producer can set.
@@ -65,6 +67,12 @@ _SETTINGS: Mapping[str, Mapping[str, str]] = {
     LIFECYCLE: {"cleanup.policy": "delete", "retention.ms": str(LIFECYCLE_RETENTION_MS)},
     # What is left of the log after it was trimmed rests on them.
     CHECKPOINTS: _KEPT,
+    REPORTS: {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(REPORTS_RETENTION_MS),
+        "min.compaction.lag.ms": str(COMPACTION_LAG_MIN_MS),
+        "segment.ms": str(SEGMENT_MS),
+    },
 }
 _AT_LEAST = frozenset({"min.compaction.lag.ms", "delete.retention.ms", "max.message.bytes"})
 """Settings of which more is fine."""
@@ -78,7 +86,7 @@ def in_sync_min(replication_factor: int) -> int:
 
 
 def topic_settings(name: str, replication_factor: int) -> dict[str, str]:
-    """Return the configuration of one of the five topics."""
+    """Return the configuration of one of the topics."""
     return {**_EVERY_TOPIC, **_SETTINGS[name], "min.insync.replicas": str(in_sync_min(replication_factor))}
 
 
@@ -89,20 +97,23 @@ async def create_topics(
     replication_factor: int = REPLICATION_FACTOR_DEFAULT,
     overrides: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[str]:
-    """Create those of the five topics that are missing, and return their full names; existing ones are left as they
+    """Create those of the topics that are missing, and return their full names; existing ones are left as they
     are.
 
-    ``overrides`` changes configuration by topic name without prefix. Raises ``Unavailable`` when the cluster cannot be
+    ``partition_count`` is for a new ledger; what an existing one lacks is made with the number it has. ``overrides``
+    changes configuration by topic name without prefix. Raises ``Unavailable`` when the cluster cannot be
     reached or refuses.
     """
-    topics: list[tuple[Any, ...]] = []
-    for name in _SETTINGS:
-        configs = {**topic_settings(name, replication_factor), **(overrides or {}).get(name, {})}
-        topics.append((settings.topic(name), partition_count, replication_factor, [], list(configs.items())))
     patient = dataclasses.replace(settings, end_request_timeout_ms=CREATE_TIMEOUT_MS)
     nodes = KafkaNodes(patient)
     try:
-        node, _ = await nodes.metadata_of_any(settings.topic(TURNS))
+        node, turns = await nodes.metadata_of_any(settings.topic(TURNS))
+        # All topics have as many partitions as the events, also those that a later release adds.
+        count = partition_count if turns.error_code else len(turns.partitions)
+        topics: list[tuple[Any, ...]] = []
+        for name in _SETTINGS:
+            configs = {**topic_settings(name, replication_factor), **(overrides or {}).get(name, {})}
+            topics.append((settings.topic(name), count, replication_factor, [], list(configs.items())))
         # Any broker hands this on to the controller (KIP-590).
         request = CreateTopicsRequest(topics, CREATE_TIMEOUT_MS, validate_only=False)
         response = await nodes.send(node, request)
@@ -190,6 +201,11 @@ def _config_problems(topic: str, configs: Mapping[str, Any], expected: Mapping[s
         elif name in _AT_MOST:
             fine, relation = int(found or 0) <= int(wanted), "at most "
         else:
-            fine, relation = found == wanted, ""
+            fine, relation = _parts(found) == _parts(wanted), ""
         if not fine:
             yield f"{topic} has {name}={found}, needed is {relation}{wanted}"
+
+
+def _parts(value: str | None) -> set[str]:
+    """Return the parts of a value that may be a list: a broker gives them in an order of its own."""
+    return set((value or "").split(","))

@@ -12,7 +12,7 @@ from tests.adapters.kafka_world import made_topics
 
 @pytest.fixture
 async def kafka_settings(kafka_bootstrap: str) -> KafkaSettings:
-    """Return settings whose five topics exist, are empty and belong to this test."""
+    """Return settings whose topics exist, are empty and belong to this test."""
     return await made_topics(kafka_bootstrap)
 
 

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_nodes import KafkaNodes
-from ledger.adapters.kafka_settings import TURNS, KafkaSettings
+from ledger.adapters.kafka_settings import TOPICS, TURNS, KafkaSettings
 from ledger.adapters.kafka_tail import KafkaTail
 from ledger.adapters.kafka_topics import create_topics
 from ledger.log import Record
@@ -27,12 +27,12 @@ P0, P1 = Partition(0), Partition(1)
 async def made_topics(
     bootstrap: str, *, replication_factor: int = 1, overrides: Mapping[str, Mapping[str, str]] | None = None
 ) -> KafkaSettings:
-    """Create the five topics under a prefix of their own."""
+    """Create the topics under a prefix of their own."""
     settings = KafkaSettings(bootstrap=bootstrap, prefix=f"test-{secrets.token_hex(6)}")
     created = await create_topics(
         settings, partition_count=PARTITION_COUNT, replication_factor=replication_factor, overrides=overrides
     )
-    assert len(created) == 5
+    assert len(created) == len(TOPICS)
     return settings
 
 
@@ -55,7 +55,7 @@ async def trim(settings: KafkaSettings, partition: Partition, before: int) -> No
 async def recreate(settings: KafkaSettings) -> None:
     """Replace the topics by empty ones of the same names."""
     async with admin(settings) as client:
-        names = [settings.topic(name) for name in ("turns", "content", "tables", "lifecycle", "checkpoints")]
+        names = [settings.topic(name) for name in TOPICS]
         await client.delete_topics(names)
     nodes = KafkaNodes(settings)
     for name in names:

@@ -86,7 +86,7 @@ async def test_topics_and_log_work_over_tls_with_every_mechanism(
     settings = KafkaSettings(
         bootstrap=secured_bootstrap, prefix=f"test-{mechanism}", security=login(certificates, mechanism)
     )
-    assert len(await create_topics(settings, partition_count=2, replication_factor=1)) == 5
+    assert len(await create_topics(settings, partition_count=2, replication_factor=1)) == 6
     assert await check_topics(settings, replication_factor=1) == []
     log = KafkaLog(settings)
     tail = await log.tail({P0: Position(0), P1: Position(0)})

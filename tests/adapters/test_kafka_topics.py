@@ -1,4 +1,4 @@
-"""The five topics as they are made, and every way in which existing ones can be wrong."""
+"""The topics as they are made, and every way in which existing ones can be wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiokafka.admin import NewPartitions
 
-from ledger.adapters.kafka_settings import KafkaSettings
+from ledger.adapters.kafka_settings import REPORTS, TOPICS, KafkaSettings
 from ledger.adapters.kafka_topics import check_topics, create_topics, in_sync_min
 from ledger.errors import Unavailable
 from tests.adapters.kafka_world import PARTITION_COUNT, TIMEOUT_S, admin, made_topics
@@ -23,10 +23,24 @@ async def test_topics_that_exist_are_left_alone(kafka_settings: KafkaSettings) -
     assert await check_topics(kafka_settings, partition_count=PARTITION_COUNT, replication_factor=1) == []
 
 
+async def test_topic_that_an_older_ledger_lacks_is_made_with_its_number_of_partitions(
+    kafka_settings: KafkaSettings,
+) -> None:
+    name = kafka_settings.topic(REPORTS)
+    async with admin(kafka_settings) as client:
+        await client.delete_topics([name])
+    created: list[str] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        # A broker forgets a deleted topic a little later.
+        while not created:
+            created = await create_topics(kafka_settings, partition_count=PARTITION_COUNT + 1, replication_factor=1)
+    assert created == [name]
+    assert await check_topics(kafka_settings, partition_count=PARTITION_COUNT, replication_factor=1) == []
+
+
 async def test_missing_topics_are_named(kafka_settings: KafkaSettings) -> None:
     other = KafkaSettings(bootstrap=kafka_settings.bootstrap, prefix=f"{kafka_settings.prefix}-other")
-    names = ("turns", "content", "tables", "lifecycle", "checkpoints")
-    expected = [f"{other.topic(name)} does not exist" for name in names]
+    expected = [f"{other.topic(name)} does not exist" for name in TOPICS]
     assert await check_topics(other, partition_count=PARTITION_COUNT, replication_factor=1) == expected
 
 
@@ -46,7 +60,7 @@ async def test_too_few_replicas_are_named_for_every_topic(kafka_settings: KafkaS
     problems = await check_topics(kafka_settings, replication_factor=3)
     replicas = [problem for problem in problems if problem.endswith("has 1 replicas of a partition, fewer than 3")]
     in_sync = [problem for problem in problems if problem.endswith("has min.insync.replicas=1, needed is at least 2")]
-    assert (len(replicas), len(in_sync), len(problems)) == (5, 5, 10)
+    assert (len(replicas), len(in_sync), len(problems)) == (6, 6, 12)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +79,8 @@ async def test_too_few_replicas_are_named_for_every_topic(kafka_settings: KafkaS
         ("tables", "segment.ms", "604800000", "at most 21600000"),
         ("lifecycle", "retention.ms", "1000", "2592000000"),
         ("checkpoints", "retention.ms", "1000", "-1"),
+        ("reports", "cleanup.policy", "delete", "compact,delete"),
+        ("reports", "retention.ms", "1000", "2592000000"),
     ],
 )
 async def test_wrong_setting_is_named(kafka_bootstrap: str, topic: str, setting: str, value: str, needed: str) -> None:

@@ -16,11 +16,11 @@ def test_topics_are_created_once_formatted_and_checked(run: Run, kafka_bootstrap
     one = ("--replication-factor", "1")
 
     before = run("topics", "check", *where, *one, "--json")
-    assert (before.code, len(before.json()["problems"])) == (3, 5)
+    assert (before.code, len(before.json()["problems"])) == (3, 6)
 
     first = run("topics", "create", *where, *key, *one, "--partitions", "2", "--json")
     assert first.code == 0
-    assert len(first.json()["created"]) == 5
+    assert len(first.json()["created"]) == 6
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     again = run("topics", "create", *where, *key, *one, "--partitions", "2", "--json")
     assert (again.json()["created"], again.json()["ledger_id"]) == ([], first.json()["ledger_id"])

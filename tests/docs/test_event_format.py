@@ -10,6 +10,7 @@ import pytest
 
 from ledger import event
 from ledger.checkpoint import Checkpoint
+from ledger.report import Report
 from ledger.tables import Marker
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "event-format.md").read_text()
@@ -32,7 +33,7 @@ def test_the_page_names_no_event_that_does_not_exist() -> None:
     assert named == {kind.__name__ for kind in EVENTS}
 
 
-@pytest.mark.parametrize("kind", [Marker, Checkpoint])
+@pytest.mark.parametrize("kind", [Marker, Checkpoint, Report])
 def test_the_page_lists_the_fields_of_what_processors_write(kind: Any) -> None:
     row = re.search(rf"^\| `{kind.__name__}` \| (.*) \|$", PAGE, re.MULTILINE)
     assert row is not None

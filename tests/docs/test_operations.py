@@ -19,12 +19,15 @@ from cli.failures import EPILOG
 from cli.main import app
 from ledger import bodies, content, errors, log, turn
 from ledger.adapters.kafka_security import KafkaSecurity
-from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, TABLES, TURNS
+from ledger.adapters.kafka_settings import TOPICS
 from ledger.policy import Policy
 from processors.settings import ProcessSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
+
+
+PROCESS_COMMANDS = ("status", "trim", "reporters", "forget-reporter")
 
 
 def table(header: str) -> dict[str, list[str]]:
@@ -69,7 +72,7 @@ def test_settings_of_a_worker_have_their_defaults() -> None:
         elif field.default_factory is not None:
             assert "XDG_DATA_HOME" in said
         else:
-            assert said.strip("`") == str(field.default), name
+            assert said.strip("`") == ("none" if field.default is None else str(field.default)), name
 
 
 def test_settings_of_commands_are_those_of_the_connection() -> None:
@@ -92,7 +95,7 @@ def test_metrics_of_a_worker_are_those_of_the_code() -> None:
     source = (ROOT / "processors" / "metrics.py").read_text()
     gauges = set(re.findall(r"GaugeMetricFamily\(\"(turnledger_\w+)\"", source))
     counters = {f"{name}_total" for name in re.findall(r"[\[\s]\(\s*\"(turnledger_\w+)\",", source)}
-    assert len(counters) == 10
+    assert len(counters) == 12
     assert set(table("metric of a worker | labels | meaning")) == gauges | counters
 
 
@@ -127,7 +130,7 @@ def test_log_events_are_written_by_the_code() -> None:
 
 
 def test_topics_and_bounds_are_those_of_the_code() -> None:
-    topics = [f"turnledger.{name}" for name in (TURNS, CONTENT, TABLES, LIFECYCLE, CHECKPOINTS)]
+    topics = [f"turnledger.{name}" for name in TOPICS]
     assert list(table("topic | holds | written today")) == topics
     bounds = {
         "an opaque ID, bytes": turn.ID_BYTES_MAX,
@@ -162,7 +165,7 @@ def test_command_of_the_page_has_the_options_that_it_is_given(command: str) -> N
     words = command.split()[1:]
     named = [word for word in words if not word.startswith("-")][:2]
     name = named if words[0] in ("topics", "view", "policy") else named[:1]
-    if words[0] == "process" and named[-1] in ("status", "trim"):
+    if words[0] == "process" and named[-1] in PROCESS_COMMANDS:
         name = named
     result = CliRunner().invoke(app, [*name, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0

@@ -9,34 +9,45 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import json
 
-from ledger import keeper
+from broker.launcher import Cluster
+from ledger import keeper, reporter
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
-from ledger.adapters.kafka_settings import CONTENT, LIFECYCLE, TABLES, KafkaSettings
+from ledger.adapters.kafka_settings import CHECKPOINTS, CONTENT, LIFECYCLE, REPORTS, TABLES, KafkaSettings
 from ledger.adapters.memory import MemoryViewStore
+from ledger.answer import Found, Gone, Verdict
+from ledger.audit import Filter, replay
+from ledger.checkpoint import decode_checkpoint
 from ledger.content import ContentRef, encode_content
 from ledger.errors import UndecodableRecord
 from ledger.facts import decode_fact, encode_fact
 from ledger.ledger import Ledger
 from ledger.policy import Policy
+from ledger.settings import LedgerSettings
+from ledger.table import Rows
+from ledger.tables import Marker, digest_of
 from ledger.turn import Partition, Position, Selector, SelectorKind
 from ledger.verdict import ContentUnneeded, ErasureOrdered, Fact
-from processors import orphans
+from processors import checkpoints, orphans
 from processors.erase import Eraser
+from processors.erasure import Stage, Topics, wait_until_erased
 from processors.orphans import sweep
-from processors.upkeep import Upkeep
 from tests.adapters.kafka_world import made_topics
 from tests.processors.world import (
     PARTITIONS,
+    SIGNER,
     TIMEOUT_S,
     bootstrapped,
     caught_up,
     replica,
+    reported,
     rows_of,
     scope,
     turn,
     until,
+    whole_worker,
     worker,
 )
 
@@ -145,57 +156,129 @@ async def test_content_without_an_event_is_erased_when_no_event_can_name_it_any_
         assert len(await living_contents(kafka_settings)) == 1
 
 
-async def test_erased_principal_leaves_every_disk(
-    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(300)
+async def test_erased_principal_leaves_every_disk_when_the_wait_for_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = {"segment.ms": "1000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "1000"}
-    fast |= {"delete.retention.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
-    kafka_settings = await made_topics(kafka_bootstrap, overrides={CONTENT: fast, TABLES: fast})
+    fast |= {"delete.retention.ms": "120000", "min.cleanable.dirty.ratio": "0.01", "file.delete.delay.ms": "1000"}
     monkeypatch.setattr(keeper, "ORDERED_PURGE_INTERVAL_S", 2.0)
-    async with (
-        replica(kafka_settings, tmp_path / "replica") as ledger,
-        worker(kafka_settings, tmp_path / "worker") as service,
-        eraser_of(kafka_settings) as eraser,
-    ):
-        for number in range(5):
-            previous = f"resp_m{number - 1}" if number else None
-            text = f"{number} {SECRET} {secrets.token_hex(300)}"
-            await ledger.committer.commit(turn(f"m{number}", principal="mallory", text=text, previous=previous))
-        # Contents are compressed, so what is looked for on disk are the bytes that were stored.
-        needles = [value[8:40] for _, _, value in await records_of(kafka_settings, CONTENT) if value is not None]
-        assert len(needles) == 5
-        await ledger.committer.commit(turn("a", text="kept"))
-        await until(lambda: all(holding(tmp_path, needle) for needle in needles))
-        await ledger.conversations.erase_principal(scope("mallory"), event_id="erase")
-        await until(lambda: no_node_is_due(ledger) and caught_up(service, ledger))
-        await carry_out(kafka_settings, eraser)
-        assert len(await living_contents(kafka_settings)) == 1
-        contents, tables = KafkaLog(kafka_settings, CONTENT), KafkaLog(kafka_settings, TABLES)
-        upkeep = Upkeep(service.lanes, eraser, contents=contents, tables=tables, roll_interval_s=1.5)
-        keeping = asyncio.create_task(upkeep.run())
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 1.0)
+    monkeypatch.setattr(reporter, "PAUSE_S", 1.0)
+    limits = LedgerSettings(report_interval_s=2.0, digest_interval_s=5.0)
+    disks = {name: tmp_path / name for name in ("one", "two", "worker")}
+    with Cluster() as cluster:
+        if cluster.directory is not None:
+            disks["broker"] = cluster.directory
+        settings = await made_topics(cluster.bootstrap, overrides={CONTENT: fast, TABLES: fast})
+        async with (
+            replica(settings, disks["one"], limits=limits) as ledger,
+            replica(settings, disks["two"], limits=limits) as other,
+            whole_worker(settings, disks["worker"], report_interval_s=2.0) as worker,
+        ):
+            for name in ("mallory", "alice"):
+                for number in range(5):
+                    previous = f"resp_{name}-{number - 1}" if number else None
+                    text = f"{number} {SECRET if name == 'mallory' else 'kept'} {secrets.token_hex(300)}"
+                    await ledger.committer.commit(
+                        turn(f"{name}-{number}", principal=name, text=text, previous=previous)
+                    )
+            # Contents are compressed, so what is looked for on disk are the bytes that were stored.
+            scopes = {name: ledger.alias_key.scope(scope(name)) for name in ("mallory", "alice")}
+            stored = [(key or b"", value) for _, key, value in await records_of(settings, CONTENT) if value is not None]
+            needles = {
+                name: [value[8:40] for key, value in stored if key[:20] == digest] for name, digest in scopes.items()
+            }
+            assert {name: len(found) for name, found in needles.items()} == {"mallory": 5, "alice": 5}
+            texts = [disk for name, disk in disks.items() if name != "worker"]
+            secret_ids = [b"resp_mallory-%d" % number for number in range(5)]
+            views = [disks["one"] / "view", disks["two"] / "view", disks["worker"]]
+            # What is looked for afterwards is found before.
+            await until(lambda: all(holding(disk, needle) for disk in texts for needle in needles["mallory"]))
+            await until(lambda: all(holding(view, secret) for view in views for secret in secret_ids))
 
-        async def is_compacted() -> bool:
-            records = await records_of(kafka_settings, CONTENT)
-            return sum(value is not None for _, _, value in records) == 1
+            verdict = await ledger.conversations.erase_principal(scope("mallory"), event_id="erase")
+            stages = await wait_for(settings, verdict)
+            found = {(str(disk), n) for disk in disks.values() for n in needles["mallory"] if holding(disk, n)}
+            assert found == set()
+            assert not any(holding(view, secret) for view in views for secret in secret_ids)
+            assert stages == list(Stage)
 
+            for one in (ledger, other):
+                for number in range(5):
+                    selector = Selector(scope=scope("alice"), kind=SelectorKind.RESPONSE, id=f"resp_alice-{number}")
+                    answer = await one.reader.load(selector, history=True)
+                    assert isinstance(answer, Found)
+                    assert answer.history is not None
+                    assert len(answer.history.entries) == number + 1
+                gone = Selector(scope=scope("mallory"), kind=SelectorKind.RESPONSE, id="resp_mallory-4")
+                assert isinstance(await one.reader.load(gone), Gone)
+            assert len(await living_contents(settings)) == 5
+            assert worker.upkeep.rolled_count > 0
+            await until(lambda: is_checkpointed(settings, ledger))
+            await check_chain(settings, ledger)
+            assert (worker.watcher.alarms_count, worker.watcher.last_alarm) == (0, "")
+            rows = rows_of(ledger.store)
+            store, results = await bootstrapped(settings)
+            assert [result.refused for result in results] == ["", ""], "the hash chain and the rows still verify"
+            assert rows_of(store) == rows
+        for name in (CONTENT, TABLES, LIFECYCLE, REPORTS):
+            left = b"".join(value for _, _, value in await records_of(settings, name) if value is not None)
+            assert not any(needle in left for needle in needles["mallory"])
+
+
+async def wait_for(settings: KafkaSettings, verdict: Verdict) -> list[Stage]:
+    """Wait as ``erase --wait`` does; return the stages that were passed."""
+    stages: list[Stage] = []
+    logs = [KafkaLog(settings, name) for name in (TABLES, LIFECYCLE, CONTENT, REPORTS)]
+    tables, lifecycle, contents, reports = logs
+    topics = Topics(tables=tables, lifecycle=lifecycle, contents=contents, reports=reports, file_delete_delay_s=2.0)
+    try:
         # The broker's cleaner looks every 15 s.
-        await until(is_compacted, timeout_s=100)
-        keeping.cancel()
-        await contents.close()
-        await tables.close()
-        copies = ledger.contents
-        assert isinstance(copies, KafkaContentStore)
-        await until(lambda: copies.erased_count >= 5)
-        await until(lambda: not any(holding(tmp_path, needle) for needle in needles))
-        assert upkeep.rolled_count > 0
-        rows = rows_of(ledger.store)
-        store, results = await bootstrapped(kafka_settings)
-        assert [result.refused for result in results] == ["", ""], "the hash chain and the rows still verify"
-        assert rows_of(store) == rows
-    assert [holding(tmp_path, needle) for needle in needles] == [[]] * 5
-    for name in (CONTENT, TABLES, LIFECYCLE):
-        stored = b"".join(value for _, _, value in await records_of(kafka_settings, name) if value is not None)
-        assert not any(needle in stored for needle in needles)
+        async with asyncio.timeout(150):
+            token = verdict.token
+            await wait_until_erased(topics, token.partition, token.offset, stages.append, lambda _: None)
+    finally:
+        for log in logs:
+            await log.close()
+    return stages
+
+
+async def is_checkpointed(settings: KafkaSettings, ledger: Ledger) -> bool:
+    """Return whether the last signed checkpoints are where a replica stands."""
+    last = await last_checkpoints(settings)
+    return all(
+        number in last and last[number].position == state.rows.position
+        for number, state in ledger.replica.states().items()
+    )
+
+
+async def last_checkpoints(settings: KafkaSettings) -> dict[Partition, Marker]:
+    found = {}
+    for partition, _, value in await records_of(settings, CHECKPOINTS):
+        checkpoint = decode_checkpoint(value)
+        assert checkpoint.public_key == SIGNER.public_key
+        found[partition] = checkpoint.marker
+    return found
+
+
+async def check_chain(settings: KafkaSettings, ledger: Ledger) -> None:
+    """Fold the whole log again: its chain and rows are those of the last checkpoints and of every report there, and
+    nothing that a replay prints has the text."""
+    store = MemoryViewStore()
+    printed = [json.encode(replayed.described()) async for replayed in replay(ledger.log, store, PARTITIONS, Filter())]
+    assert len(printed) >= 10
+    assert not any(SECRET.encode() in line for line in printed)
+    last = await last_checkpoints(settings)
+    found = {one.partition: one for one in await reported(settings)}
+    for partition in PARTITIONS:
+        meta, marker = Rows(store, partition).meta, last[partition]
+        assert (meta.anchor_offset, meta.chain) == (marker.anchor_offset, marker.chain)
+        assert digest_of(store, partition) == (marker.rows_digest, marker.rows_count)
+        assert found[partition].watch.alarms == []
+        heard = found[partition].watch.heard.values()
+        assert len(heard) == 3
+        assert {one.report.chain for one in heard if one.report.anchor_offset == meta.anchor_offset} <= {meta.chain}
 
 
 def holding(directory: Path, text: bytes) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger import report
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import CHECKPOINTS, TABLES, KafkaSettings
 from ledger.adapters.kafka_transactions import KafkaTransactions
@@ -18,7 +19,6 @@ from ledger.policy import Policy
 from ledger.rows import Kind
 from ledger.tables import TableCopy, WriterFenced
 from ledger.turn import Partition, Position
-from processors import lane
 from tests.adapters.kafka_world import P0, foreign_transactions, read_to
 from tests.processors.world import (
     PARTITIONS,
@@ -164,7 +164,7 @@ def living(rows: Mapping[bytes, bytes]) -> int:
 
 async def test_checkpoints_are_signed_and_name_the_marker(kafka_settings: KafkaSettings, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane, "CHECKPOINT_RECORDS", 5)
+        patch.setattr(report, "ALIGNED_RECORDS", 5)
         async with (
             replica(kafka_settings, tmp_path / "replica") as ledger,
             worker(kafka_settings, tmp_path / "worker") as service,

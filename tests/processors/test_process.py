@@ -17,8 +17,12 @@ from typing import IO
 
 import pytest
 
+from ledger import reporter
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import CONTENT, TABLES, KafkaSettings
+from ledger.rows import Kind
+from ledger.settings import LedgerSettings
+from ledger.table import partition_prefix
 from processors.composition import locked
 from processors.status import TableStatus, table_statuses
 from tests.adapters.kafka_world import made_topics
@@ -28,6 +32,7 @@ from tests.processors.world import (
     bootstrapped,
     publish,
     replica,
+    reported,
     rows_of,
     turn,
     until,
@@ -39,7 +44,8 @@ FAST = {
     "segment.ms": "1000",
     "min.compaction.lag.ms": "0",
     "max.compaction.lag.ms": "1000",
-    "delete.retention.ms": "1000",
+    "delete.retention.ms": "120000",
+    "file.delete.delay.ms": "1000",
     "min.cleanable.dirty.ratio": "0.01",
 }
 """Compaction as soon as the broker's cleaner looks, every 15 s."""
@@ -124,6 +130,39 @@ async def test_worker_makes_tables_erases_and_stops_in_order(kafka_bootstrap: st
         assert await asyncio.to_thread(process.child.wait, 20) == 0
 
 
+async def test_worker_process_hears_reports_and_raises_an_alarm_at_the_first_difference(
+    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = await made_topics(kafka_bootstrap)
+    monkeypatch.setenv("TURNLEDGER_REPORT_INTERVAL_S", "1")
+    monkeypatch.setattr(reporter, "PAUSE_S", 0.5)
+    limits = LedgerSettings(reporter_name="tampered", report_interval_s=1.0, digest_interval_s=1.0)
+
+    def log() -> bytes:
+        return (tmp_path / "worker.log").read_bytes()
+
+    with processes(settings, tmp_path, "worker") as (process,):
+        async with replica(settings, tmp_path / "replica", limits=limits) as ledger, watching(settings) as outside:
+            process.start()
+            await publish(ledger, 40)
+            await until(outside.is_caught_up)
+            await until(lambda: is_compared(settings, "tampered"))
+            assert b"report_differs" not in log()
+            prefix = partition_prefix(PARTITIONS[0]) + Kind.RESPONSE
+            key, row = next(iter(ledger.store.scan(prefix, prefix + b"\xff")))
+            ledger.store.write({key: row[:-1] + bytes([row[-1] ^ 1])})
+            await until(lambda: b"report_differs" in log())
+            (alarm,) = [line for line in log().splitlines() if b"report_differs" in line]
+            assert b"replica tampered" in alarm
+            assert b"have different rows" in alarm
+
+
+async def is_compared(settings: KafkaSettings, name: str) -> bool:
+    """Return whether digests of a reporter's rows were found to be those of somebody else, in every partition."""
+    found = [heard for one in await reported(settings) for heard in one.watch.heard.values()]
+    return sum(heard.digest_at_ms is not None for heard in found if heard.report.name == name) == len(PARTITIONS)
+
+
 def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_reason(run: Run, tmp_path: Path) -> None:
     words = ["process", "--bootstrap", "127.0.0.1:1", "--port", "0", "--directory", str(tmp_path / "worker")]
     words += ["--checkpoint-key-file", str(tmp_path / "checkpoint.key"), "--log-level", "error"]
@@ -135,32 +174,53 @@ def test_second_worker_on_one_directory_and_one_without_a_broker_end_with_the_re
     assert ran.code == 4, ran.err
 
 
-async def test_erase_waits_until_the_last_copy_on_the_brokers_is_gone(
-    kafka_bootstrap: str, tmp_path: Path, run: Run
+@pytest.mark.timeout(300)
+async def test_erase_waits_until_the_last_copy_is_gone_from_every_disk(
+    kafka_bootstrap: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = await made_topics(kafka_bootstrap, overrides={CONTENT: FAST, TABLES: FAST})
     key_file = tmp_path / "alias.key"
     key_file.write_text((b"k" * 32).hex())
-    async with replica(settings, tmp_path / "replica"):
-        pass
+    limits = LedgerSettings(reporter_name="lost", report_interval_s=1.0)
+    async with replica(settings, tmp_path / "lost", limits=limits) as ledger:
+        await ledger.committer.commit(turn("a", text="hello"))
+        await until(lambda: is_reporting(settings, "lost"))
     kafka = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+    monkeypatch.setenv("TURNLEDGER_REPORTER_NAME", "served")
 
-    def erase_while_served() -> Ran:
+    def erase_while_served() -> tuple[Ran, Ran]:
         words = [*kafka, "--alias-key-file", str(key_file), "--directory", str(tmp_path / "served")]
         with serving(*words) as url:
             assert run("publish", "-", "--url", url, stdin=ndjson(PORTABLE, CONTINUED)).code == 0
-            erase = ["erase", "--principal", "local", "--yes", "--url", url, *kafka]
+            erase = ["erase", "--principal", "local", "--yes", "--url", url, *kafka, "--event-id", "erase", "--wait"]
             # Nobody works yet: it says what is missing, and can be asked again.
-            ran = run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "2")
+            ran = run(*erase, "--wait-timeout", "2")
             assert (ran.code, "not yet so far" in ran.err) == (4, True)
             worker.start()
-            return run(*erase, "--event-id", "erase", "--wait", "--wait-timeout", "100")
+            # A replica that is gone may have anything on its disk, until somebody vouches for it.
+            silent = run(*erase, "--wait-timeout", "80")
+            assert run("process", "forget-reporter", "lost", "--yes", *kafka).code == 0
+            return silent, run(*erase, "--wait-timeout", "100")
 
     with processes(settings, tmp_path, "worker") as (worker,):
-        ran = await asyncio.to_thread(erase_while_served)
-    assert ran.code == 0, ran.err
+        silent, ran = await asyncio.to_thread(erase_while_served)
     said = ["have folded the erasure", "no row of the principal", "deleted for every reader", "gone from the brokers"]
-    assert [phrase for phrase in said if phrase not in ran.err] == []
+    assert silent.code == 4
+    assert [phrase for phrase in said if phrase not in silent.err] == []
+    last = silent.err.splitlines()[-1]
+    assert "may still hold" in last
+    assert "replica lost (" in last
+    assert "last heard" in last
+    assert "served" not in last
+    assert ran.code == 0, ran.err
+    assert [phrase for phrase in [*said, "gone from the disks"] if phrase not in ran.err] == []
+
+
+async def is_reporting(settings: KafkaSettings, name: str) -> bool:
+    """Return whether a reporter has said that it holds every partition, with what was published."""
+    found = [heard for one in await reported(settings) for heard in one.watch.heard.values()]
+    named = [heard for heard in found if heard.report.name == name]
+    return len(named) == len(PARTITIONS) and sum(heard.report.position for heard in named) > len(PARTITIONS)
 
 
 async def test_partitions_are_taken_over_within_the_bound_after_a_kill(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ledger import report
 from ledger.adapters.kafka_settings import TABLES, KafkaSettings
 from ledger.audit import Filter, replay
 from ledger.composition import scratch_view
 from ledger.errors import Unavailable
-from processors import lane
 from tests.adapters.kafka_world import P1, foreign_transactions
 from tests.cli.conftest import Run, home, run
 from tests.processors.world import PARTITIONS, caught_up, publish, replica, rows_of, until, worker
@@ -22,7 +22,7 @@ __all__ = ["home", "run"]
 async def test_log_is_trimmed_to_a_checkpoint_and_everybody_says_where_it_begins(
     kafka_settings: KafkaSettings, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "CHECKPOINT_RECORDS", 5)
+    monkeypatch.setattr(report, "ALIGNED_RECORDS", 5)
     key_file = tmp_path / "checkpoint.key"
     key_file.write_text((b"s" * 32).hex())
     kafka = ["--bootstrap", kafka_settings.bootstrap, "--prefix", kafka_settings.prefix]

@@ -8,6 +8,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from ledger.adapters.memory import MemoryLog, MemoryTopic
 from ledger.checkpoint import BadSignature, Signer, decode_checkpoint
 from ledger.errors import InvalidInput, UndecodableRecord
 from ledger.tables import Marker
@@ -59,8 +60,13 @@ def test_key_is_made_once_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
             signer_in(path)
 
 
+def watcher_of(reports: MemoryTopic | None = None, *, now_ms: int = 0) -> Watcher:
+    log = MemoryLog(reports or MemoryTopic(2, log_id="reports"), now_ms=lambda: 0)
+    return Watcher(SIGNER.public_key, log, now_ms=lambda: now_ms)
+
+
 def alarms_of(*checkpoints: tuple[Partition, bytes | None]) -> list[str]:
-    watcher = Watcher(SIGNER.public_key)
+    watcher = watcher_of()
     with structlog.testing.capture_logs() as logs:
         for partition, value in checkpoints:
             watcher.take(partition, value)
@@ -71,7 +77,7 @@ def alarms_of(*checkpoints: tuple[Partition, bytes | None]) -> list[str]:
 
 
 def test_checkpoints_that_agree_are_no_alarm() -> None:
-    later = replace(MARKER, position=9, clock_ms=200, chain=b"e" * 32, rows_digest=b"f" * 32)
+    later = replace(MARKER, position=9, anchor_offset=8, clock_ms=200, chain=b"e" * 32, rows_digest=b"f" * 32)
     signed = [SIGNER.sign(0, MARKER, 1), SIGNER.sign(0, later, 2), SIGNER.sign(0, MARKER, 3)]
     assert alarms_of(*((P0, value) for value in signed)) == []
     other = replace(MARKER, chain=b"x" * 32)
@@ -98,14 +104,14 @@ def test_first_difference_is_an_alarm(value: bytes | None, alarm: str) -> None:
 
 
 def test_bounded_number_of_checkpoints_is_remembered() -> None:
-    watcher = Watcher(SIGNER.public_key)
+    watcher = watcher_of()
     for number in range(REMEMBERED_MAX + 1):
-        watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=number, clock_ms=number), 1))
+        watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=number, anchor_offset=number - 1, clock_ms=number), 1))
     last = watcher.last(P0)
     assert last is not None
     assert last.marker.position == REMEMBERED_MAX
     changed = b"x" * 32
-    watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=1, clock_ms=1, chain=changed), 1))
+    watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=1, anchor_offset=-1, clock_ms=1, chain=changed), 1))
     assert watcher.alarms_count == 1
-    watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=0, clock_ms=0, chain=changed), 1))
+    watcher.take(P0, SIGNER.sign(0, replace(MARKER, position=0, anchor_offset=-1, clock_ms=0, chain=changed), 1))
     assert watcher.alarms_count == 1, "what was forgotten is not compared"

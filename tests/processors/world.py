@@ -8,20 +8,25 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from ledger.adapters.kafka import KafkaLog
-from ledger.adapters.kafka_settings import TABLES, KafkaSettings
+from ledger.adapters.kafka_settings import CHECKPOINTS, LIFECYCLE, REPORTS, TABLES, KafkaSettings
 from ledger.adapters.memory import MemoryViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, bootstrap
 from ledger.checkpoint import Signer
 from ledger.composition import open_kafka
 from ledger.ledger import Ledger, wall_clock_ms
+from ledger.log import Record
 from ledger.policy import Policy
+from ledger.settings import LedgerSettings
 from ledger.table import folded_rows
-from ledger.turn import Content, Owner, Partition, Scope, Turn
-from processors.composition import Join, materializer
+from ledger.turn import Content, Owner, Partition, Position, Scope, Turn
+from processors.composition import Join, Worker, materializer, opened
 from processors.materialize import Materializer
+from processors.reporters import PartitionReporters, partition_reporters
+from processors.settings import ProcessSettings
 from tests.adapters.kafka_world import PARTITION_COUNT
 
 ALIAS_KEY = AliasKey(b"k" * 32)
@@ -52,10 +57,15 @@ def turn(
 
 @asynccontextmanager
 async def replica(
-    settings: KafkaSettings, directory: Path, *, policy: Policy | None = None, alias_key: AliasKey = ALIAS_KEY
+    settings: KafkaSettings,
+    directory: Path,
+    *,
+    policy: Policy | None = None,
+    alias_key: AliasKey = ALIAS_KEY,
+    limits: LedgerSettings | None = None,
 ) -> AsyncIterator[Ledger]:
     """Open a replica; the first one formats the ledger."""
-    ledger = await open_kafka(settings, directory, alias_key, format_policy=policy or Policy())
+    ledger = await open_kafka(settings, directory, alias_key, format_policy=policy or Policy(), settings=limits)
     async with ledger:
         yield ledger
 
@@ -71,6 +81,73 @@ async def worker(settings: KafkaSettings, directory: Path, *, join: Join | None 
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
+
+
+def process_settings(settings: KafkaSettings, directory: Path, **given: Any) -> ProcessSettings:
+    """Return the settings of a worker whose checkpoints ``SIGNER`` signs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    key_file = directory / "checkpoint.key"
+    key_file.write_text((b"s" * 32).hex())
+    return ProcessSettings(
+        kafka_bootstrap=settings.bootstrap,
+        topic_prefix=settings.prefix,
+        process_directory=directory,
+        checkpoint_key_file=key_file,
+        **given,
+    )
+
+
+@asynccontextmanager
+async def whole_worker(settings: KafkaSettings, directory: Path, **given: Any) -> AsyncIterator[Worker]:
+    """Run all parts of a worker, with a loop in the place of Faust's agents: it reads everything from the beginning."""
+    async with opened(process_settings(settings, directory, **given)) as parts:
+
+        async def erase(record: Record) -> None:
+            await parts.eraser.take([(record.partition, record.value)])
+
+        async def compare(record: Record) -> None:
+            parts.watcher.take(record.partition, record.value)
+
+        async def compare_report(record: Record) -> None:
+            await parts.watcher.take_report(
+                record.partition, record.offset, record.key, record.value, record.appended_at_ms
+            )
+
+        takers = {LIFECYCLE: erase, CHECKPOINTS: compare, REPORTS: compare_report}
+        running = [asyncio.create_task(_feed(settings, name, take)) for name, take in takers.items()]
+        running += [asyncio.create_task(parts.materializer.run()), asyncio.create_task(parts.upkeep.run())]
+        try:
+            yield parts
+        finally:
+            for task in running:
+                task.cancel()
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        for error in ended:
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+
+async def _feed(settings: KafkaSettings, name: str, take: Callable[[Record], Awaitable[None]]) -> None:
+    topic = KafkaLog(settings, name)
+    try:
+        tail = await topic.tail({number: Position(0) for number in PARTITIONS})
+        while True:
+            for batch in await tail.next(1.0):
+                for record in batch.records:
+                    await take(record)
+    finally:
+        await topic.close()
+
+
+async def reported(settings: KafkaSettings) -> list[PartitionReporters]:
+    """Return what the topics say of every partition's reporters."""
+    topics = [KafkaLog(settings), KafkaLog(settings, REPORTS), KafkaLog(settings, CHECKPOINTS)]
+    try:
+        log, reports, checkpoints = topics
+        return await partition_reporters(log, reports, checkpoints, PARTITIONS)
+    finally:
+        for topic in topics:
+            await topic.close()
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = TIMEOUT_S) -> None:

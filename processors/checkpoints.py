@@ -1,0 +1,48 @@
+"""Which checkpoints a lane publishes: at places where replicas stop too, so that what they report can be compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ledger.checkpoint import Signer
+from ledger.report import is_crossing
+from ledger.tables import Marker
+from ledger.turn import Partition
+
+CHECKPOINT_INTERVAL_S = 60.0
+"""Between the last checkpoint and one at a place where the partition went idle."""
+
+
+class Checkpoints:
+    """The checkpoints of one partition."""
+
+    def __init__(self, signer: Signer, partition: Partition, now_ms: Callable[[], int]) -> None:
+        self._signer = signer
+        self._partition = partition
+        self._now_ms = now_ms
+        self._position = -1
+        """Of the last one."""
+        self._due_s = time.monotonic() + CHECKPOINT_INTERVAL_S
+
+    def aligned(self, before: Marker | None, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        """Return the checkpoint of the marker before this one, if an aligned place lies between them.
+
+        Only the record behind such a place tells that it is one.
+        """
+        if before is None or not is_crossing(before.anchor_offset, marker.anchor_offset):
+            return []
+        return self._signed(before)
+
+    def idle(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        """Return the checkpoint of the last marker of a partition that is idle, if one is due."""
+        if not marker.position or time.monotonic() < self._due_s:
+            return []
+        return self._signed(marker)
+
+    def _signed(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        if marker.position == self._position:
+            return []
+        self._position = marker.position
+        self._due_s = time.monotonic() + CHECKPOINT_INTERVAL_S
+        return [(marker.position.to_bytes(8, "big"), self._signer.sign(self._partition, marker, self._now_ms()))]
