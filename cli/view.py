@@ -18,6 +18,7 @@ from cli.output import AsJson, console, moment, print_json, progress
 from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
 from ledger.composition import bootstrap_kafka
 from ledger.errors import InvalidInput, StateDirectoryLocked
+from ledger.holding import parse_partitions
 from ledger.settings import default_directory
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -103,6 +104,12 @@ def rebuild_view(
     directory: Directory = None,
     bootstrap: Bootstrap = None,
     prefix: Prefix = "turnledger",
+    partitions: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TURNLEDGER_PARTITIONS", help="Those that the replica holds, such as 0-7,12. Default: all."
+        ),
+    ] = None,
     source: Annotated[
         Source, typer.Option("--from", help="'tables' (on Kafka) reads rows that processors made, then folds the rest.")
     ] = Source.LOG,
@@ -115,9 +122,10 @@ def rebuild_view(
     chosen = directory or default_directory()
     if source is Source.TABLES and is_embedded(chosen):
         raise InvalidInput("from", "an embedded ledger has no tables; its view is rebuilt from the log")
+    held = None if partitions is None else parse_partitions(partitions, "partitions")
     refused: dict[int, str] = {}
     try:
-        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, source, refused))
+        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, held, source, refused))
     except StateDirectoryLocked:
         raise StateDirectoryLocked(f"{chosen} is open in another process; stop it first") from None
     if as_json:
@@ -128,7 +136,14 @@ def rebuild_view(
     console().print(f"the view in {chosen} was rebuilt from {count} records")
 
 
-async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: Source, refused: dict[int, str]) -> int:
+async def _rebuild(
+    directory: Path,
+    bootstrap: str | None,
+    prefix: str,
+    held: frozenset[Partition] | None,
+    source: Source,
+    refused: dict[int, str],
+) -> int:
     kafka = kafka_settings(bootstrap, prefix) if bootstrap else None
     async with log_of(directory, kafka) as log:
         with progress() as bar:
@@ -144,7 +159,7 @@ async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: 
                     positions, ends = zip(*read.values(), strict=True)
                     bar.update(reading, completed=sum(positions), total=sum(ends))
 
-                for result in await bootstrap_kafka(kafka, store, show):
+                for result in await bootstrap_kafka(kafka, store, show, partitions=held):
                     if result.refused:
                         refused[result.partition] = result.refused
                 bar.remove_task(reading)
@@ -154,4 +169,5 @@ async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: 
                 log,
                 lambda folded, total: bar.update(task, completed=folded, total=total),
                 fill if source is Source.TABLES else None,
+                held,
             )

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.errors import InvalidInput
+from ledger.holding import held_of, release
 from ledger.keeper import DiskKeeper, Keeper
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
@@ -196,16 +197,21 @@ async def open_kafka(
     directory: Path,
     alias_key: AliasKey,
     *,
+    partitions: frozenset[Partition] | None = None,
     settings: LedgerSettings | None = None,
     format_policy: Policy | None = None,
     on_outcome: Callable[[Record, Outcome], None] | None = None,
 ) -> Ledger:
     """Open a replica on Kafka whose rows live in ``directory``.
 
-    Partitions without rows are read from the tables, as far as those verify, and from the log otherwise. The topics
-    must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. Raises
-    ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``.
+    ``partitions`` are those that it holds, None: all; whatever asks for another one gets ``NotHeld``, and what
+    ``directory`` has of others is deleted. Partitions without rows are read from the tables, as far as those verify,
+    and from the log otherwise. The topics must exist ('turnledger topics create'); ``format_policy`` formats them when
+    they are new. Raises ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``, and ``InvalidInput`` for
+    partitions that the log does not have.
     """
+    if partitions is not None:
+        held_of(partitions, await kafka_partition_count(kafka))
     store = RocksViewStore(directory / "view")
     try:
         copies = RocksViewStore(directory / "content")
@@ -213,12 +219,13 @@ async def open_kafka(
         store.close()
         raise
     try:
-        await bootstrap_kafka(kafka, store)
+        await release_kafka(kafka, store, copies, partitions)
+        await bootstrap_kafka(kafka, store, partitions=partitions)
     except BaseException:
         store.close()
         copies.close()
         raise
-    contents = KafkaContentStore(kafka, copies)
+    contents = KafkaContentStore(kafka, copies, partitions=partitions)
 
     def purge() -> None:
         copies.purge()
@@ -232,6 +239,8 @@ async def open_kafka(
         contents,
         store,
         alias_key,
+        partitions=partitions,
+        tables=None if partitions is None else KafkaLog(kafka, TABLES),
         settings=settings,
         on_outcome=on_outcome,
         keeper=lambda _reader, _replica: DiskKeeper(lambda: contents.erased_count, purge),
@@ -246,18 +255,43 @@ async def open_kafka(
     return ledger
 
 
+async def kafka_partition_count(kafka: KafkaSettings) -> int:
+    """Return how many partitions the log has. Raises ``Unavailable``."""
+    log = KafkaLog(kafka)
+    try:
+        return (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
+    finally:
+        await log.close()
+
+
+async def release_kafka(
+    kafka: KafkaSettings, store: RocksViewStore, copies: RocksViewStore, partitions: Collection[Partition] | None
+) -> list[Partition]:
+    """Take what the stores have of other partitions off the disk; return these. Raises like ``holding.release``."""
+    log = KafkaLog(kafka)
+    try:
+        count = (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
+        return await release(store, copies, log, held_of(partitions, count))
+    finally:
+        await log.close()
+
+
 async def bootstrap_kafka(
-    kafka: KafkaSettings, store: ViewStore, progress: Progress | None = None
+    kafka: KafkaSettings,
+    store: ViewStore,
+    progress: Progress | None = None,
+    *,
+    partitions: Collection[Partition] | None = None,
 ) -> list[Bootstrapped]:
-    """Read the tables of those partitions that have no rows in ``store``; the log makes the rest.
+    """Read the tables of those ``partitions`` (None: all) that have no rows in ``store``; the log makes the rest.
 
     Raises ``Unavailable`` when the log cannot be reached, ``StoreFailed``.
     """
     log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
     try:
         manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
-        everything = [Partition(number) for number in range(manifest.partition_count)]
-        empty = [partition for partition in everything if needs_bootstrap(store, partition)]
+        held = held_of(partitions, manifest.partition_count)
+        empty = [partition for partition in held if needs_bootstrap(store, partition)]
         return await bootstrap(store, log, tables, empty, progress=progress) if empty else []
     finally:
         await tables.close()
