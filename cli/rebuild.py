@@ -17,7 +17,7 @@ from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import InvalidInput, StoreFailed
-from ledger.holding import held_of, stored_partitions
+from ledger.holding import stored_partitions
 from ledger.ledger import wall_clock_ms
 from ledger.log import EventLog
 from ledger.outbox import Outbox
@@ -121,17 +121,17 @@ async def rebuild(
 ) -> int:
     """Replace the view by one folded from the beginning of ``log``; return at which record it ends, counted from there.
 
-    ``partitions`` are those that the view is to have; None: all. ``fill`` may write rows first, such as those of the tables; the log is then folded from there on. The old view stays
-    until the new one is whole, so a log that no longer begins at its first record (``Unavailable``, ``log_gap``) costs
-    nothing. Abandonments that still wait to be written are carried over: they are not in the log yet. Raises
-    ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
+    ``partitions`` are those that the view is to have; None: all. ``fill`` may write rows first, such as those of the
+    tables; the log is then folded from there on. The old view stays until the new one is whole, so a log that no longer
+    begins at its first record (``Unavailable``, ``log_gap``) costs nothing. Abandonments that still wait to be written
+    are carried over: they are not in the log yet. Raises ``StateDirectoryLocked``, and the ``Unavailable`` that stops a
+    partition.
     """
     view, rebuilt, discarded = directory / VIEW, directory / REBUILT, directory / DISCARDED
-    held = held_of(partitions, (await log.manifest(timeout_s=START_TIMEOUT_S)).partition_count)
     waiting = []
     # A view that cannot be read any more is a reason to rebuild it, not to refuse.
     with suppress(StoreFailed), view_of(directory) as old:
-        waiting = list(Outbox(old).entries(held))
+        waiting = list(Outbox(old).entries(list(stored_partitions(old))))
     for leftover in (rebuilt, discarded):
         shutil.rmtree(leftover, ignore_errors=True)
     store = RocksViewStore(rebuilt)
@@ -141,7 +141,7 @@ async def rebuild(
             outbox.put(partition, event)
         if fill is not None:
             await fill(store)
-        count = await _fold_all(Replica(log, store, partitions=held), log, progress)
+        count = await _fold_all(Replica(log, store, partitions=partitions), log, progress)
         store.flush()
     except BaseException:
         store.close()

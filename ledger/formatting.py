@@ -79,7 +79,7 @@ class Formatter:
         Raises ``NeedsEveryPartition`` on a replica that holds some.
         """
         check(policy)
-        self._require_every_partition("formatting")
+        self.require_every_partition("formatting")
         count = self._replica.partition_count
         ledger_id = await self._format_partition(CANONICAL, self._new_id(), policy, timeout_s)
         for number in range(1, count):
@@ -112,7 +112,7 @@ class Formatter:
         ``NeedsEveryPartition`` on a replica that holds some: what the others have decides the generation.
         """
         check(policy)
-        self._require_every_partition("a change of the policy")
+        self.require_every_partition("a change of the policy")
         partitions = [Partition(number) for number in range(self._replica.partition_count)]
         for _ in range(ADMIN_ATTEMPTS_MAX):
             for partition in partitions:
@@ -133,7 +133,8 @@ class Formatter:
                 raise PolicyConflict("another policy change came first; look at it, then change it again if need be")
         raise Unavailable("policy", "other policy changes are under way; run it again")
 
-    def _require_every_partition(self, what: str) -> None:
+    def require_every_partition(self, what: str) -> None:
+        """Raise ``NeedsEveryPartition`` on a replica that holds some."""
         if self._replica.is_partial:
             held = partitions_text(self._replica.held)
             raise NeedsEveryPartition(f"{what} concerns every partition, and this replica holds {held} only")

@@ -15,6 +15,7 @@ from ledger.errors import (
     InvalidInput,
     LedgerError,
     NotAuthenticated,
+    NotHeld,
     NotPermitted,
     RetryableError,
     StoreFailed,
@@ -108,6 +109,8 @@ def refusal_of(error: LedgerError) -> Refusal:
             return Refusal(403, str(error), code="not_permitted")
         case NativeHistory():
             return Refusal(409, str(error), code="native_history")
+        case NotHeld():
+            return Refusal(421, f"{str(error).capitalize()}.", code="not_held", reason="not_held", is_final=True)
         case Unavailable():
             return _ledger_unavailable(error.reason)
         case Unknown():

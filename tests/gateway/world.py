@@ -149,7 +149,7 @@ async def gateway_over(
         now_ms=now_ms,
     )
     await gateway.start()
-    beside = health_app(lambda: "" if ledger is None else ledger.not_ready_reason(), metrics)
+    beside = health_app(ledger, metrics)
     try:
         async with listening(WithGateway(create_gateway_app(gateway), beside)) as url:
             replica = Replica(url=url, gateway=gateway)
