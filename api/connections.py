@@ -1,7 +1,8 @@
 """HTTP calls to other processes: the only file that opens connections, for targets of the gateway and for replicas.
 
 Rules it keeps: a call that was never sent is told from one that broke, which decides whether it may be made elsewhere;
-bodies are passed on without being changed; every address that a name resolves to is tried.
+what changes something is sent once; bodies are passed on without being changed; every address that a name resolves to
+is tried.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NoReturn
 import aiohttp
 from yarl import URL
 
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+"""What only reads (RFC 9110, 9.2.1), and may be sent twice."""
 CHUNK_BYTES = 64 * 1024
 BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
 """A larger body is written piece by piece, so that other requests are served meanwhile; aiohttp warns otherwise."""
@@ -104,6 +107,7 @@ class Connections:
                 timeout=timeout,
                 allow_redirects=False,
                 skip_auto_headers=_AUTOMATIC.difference(added),
+                middlewares=() if method in SAFE_METHODS else (_sent_once,),
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
@@ -116,6 +120,20 @@ class Connections:
 
 
 _AUTOMATIC = frozenset({"accept", "accept-encoding", "content-type", "user-agent"})
+
+
+class _BrokeOff(aiohttp.ClientError):
+    """A connection ended after a request was sent on it."""
+
+
+async def _sent_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Let a request that broke off fail: the driver sends a DELETE or PUT again, whatever the first one has done."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _BrokeOff from error
 
 
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:

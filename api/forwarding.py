@@ -28,7 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.connections import CallFailed, Connections, Incoming
+from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
 from api.errors import NOT_HELD, NOT_SERVED
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, unless_left
@@ -46,9 +46,6 @@ within the default deadline of a read."""
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
-SAFE_METHODS = frozenset({"GET", "HEAD"})
-"""What only reads (RFC 9110, 9.2.1). A DELETE is idempotent by that page, but the second is told that there is nothing
-to delete."""
 DISAGREE = (
     "another replica sent the request here, so the maps of the replicas disagree; compare --holders there with "
     "--partitions here"

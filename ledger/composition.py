@@ -19,6 +19,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.errors import InvalidInput
+from ledger.formatting import policy_from
 from ledger.holding import held_of, release
 from ledger.keeper import DiskKeeper, Keeper
 from ledger.ledger import Ledger, wall_clock_ms
@@ -46,6 +47,8 @@ MEMORY_CACHE_BYTES = 8 * 1024 * 1024
 """Of uncompressed blocks, twice: the blocks themselves are in memory already."""
 BOOTSTRAP_TIMEOUT_S = 30.0
 """For the first answer of a broker; reading the tables takes as long as it takes."""
+POLICY_TIMEOUT_S = 3_600.0
+"""For folding what the tables do not have, when only the policy is to be changed: a whole log if there are none."""
 
 
 def alias_key_in(path: Path) -> AliasKey:
@@ -253,6 +256,23 @@ async def open_kafka(
         raise
     await ledger.start(format_policy=format_policy)
     return ledger
+
+
+async def set_policy_on_kafka(
+    kafka: KafkaSettings, alias_key: AliasKey, changes: dict[str, int | bool]
+) -> tuple[Policy, int]:
+    """Change fields of the policy in every partition; return it and its generation.
+
+    For a fleet in which no replica holds all partitions: their rows are read into a directory that is thrown away,
+    without any content. Raises what opening a ledger and ``Ledger.set_policy`` raise, ``InvalidInput``.
+    """
+    with scratch_view() as store, scratch_view() as copies:
+        await bootstrap_kafka(kafka, store)
+        # Its contents are not started: nothing is copied.
+        async with Ledger(KafkaLog(kafka), KafkaContentStore(kafka, copies), store, alias_key) as ledger:
+            await ledger.start(timeout_s=POLICY_TIMEOUT_S)
+            policy = policy_from(ledger.policy(), changes)
+            return policy, await ledger.set_policy(policy)
 
 
 async def kafka_partition_count(kafka: KafkaSettings) -> int:
