@@ -110,7 +110,8 @@ def refusal_of(error: LedgerError) -> Refusal:
         case NativeHistory():
             return Refusal(409, str(error), code="native_history")
         case NotHeld():
-            return Refusal(421, f"{str(error).capitalize()}.", code="not_held", reason="not_held", is_final=True)
+            message = f"Another replica has the state of this user: {error}."
+            return Refusal(421, message, code="not_held", reason="not_held", is_final=True)
         case Unavailable():
             return _ledger_unavailable(error.reason)
         case Unknown():
