@@ -29,9 +29,9 @@ RETRY_AFTER_S = 1
 """Named with every 503: a partition's leader moves within seconds, and a view that lags catches up in less."""
 
 NOT_SERVED = "turnledger-not-served"
-"""Header of an answer of a process that did nothing with the request: another replica may be asked. ``starting`` or
-``not_held``."""
-NOT_HELD = "not_held"
+"""Header of an answer of a process that changed nothing for the request, so that another replica may be asked:
+``starting``, ``not_held`` or ``unavailable``."""
+STARTING, NOT_HELD, UNAVAILABLE = "starting", "not_held", "unavailable"
 
 TABLE: dict[type[LedgerError], tuple[int, str]] = {
     TooLarge: (413, "too_large"),
@@ -42,7 +42,7 @@ TABLE: dict[type[LedgerError], tuple[int, str]] = {
     NotHeld: (421, NOT_HELD),
     NeedsEveryPartition: (421, "needs_every_partition"),
     CallerError: (400, "invalid_request"),
-    Unavailable: (503, "unavailable"),
+    Unavailable: (503, UNAVAILABLE),
     Unknown: (504, "unknown"),
     RetryableError: (503, "unavailable"),
     StoreFailed: (503, "unavailable"),
@@ -90,8 +90,9 @@ def error_answer(status: int, body: ErrorBody) -> Response:
     headers = {}
     if status == 503:
         headers["retry-after"] = str(RETRY_AFTER_S)
-    if body.code == NOT_HELD:
-        headers[NOT_SERVED] = NOT_HELD
+    # What a disk refused is left out: that may be the reading of what was written.
+    if body.code == NOT_HELD or (body.code == UNAVAILABLE and body.reason not in (None, "storage")):
+        headers[NOT_SERVED] = body.code
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     content = _encoder.encode(ErrorAnswer(error=body))

@@ -5,8 +5,8 @@ a holder: method, path, query, body and all headers that are meant for the other
 
 - it is forwarded once: whoever gets a forwarded request and does not hold the partition either says so (421), and the
   replica that was asked first asks the next URL of the range;
-- a holder that cannot be reached, or has only just started, is passed over for the next; with none left the answer is
-  503, and nothing was changed anywhere;
+- a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
+  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere;
 - a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
   unknown, and the caller is told that;
 - the answer is passed on as it comes, to the byte; when the client goes, the call ends.
@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
-from api.errors import NOT_HELD, NOT_SERVED
+from api.errors import NOT_HELD, NOT_SERVED, UNAVAILABLE
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, unless_left
 from api.metrics import Metrics
@@ -103,8 +103,8 @@ class Forwarding:
         try:
             return await handle(Request(request.scope, body.receive))
         except NotHeld as error:
-            self.refuse_again(request, error.partition)
             partition = Partition(error.partition)
+            refuse_again(request, partition)
         stack = AsyncExitStack()
         try:
             content = await body.whole(body_bytes_max)
@@ -120,12 +120,6 @@ class Forwarding:
         except BaseException:
             await stack.aclose()
             raise
-
-    def refuse_again(self, request: Request, partition: int) -> None:
-        """Raise ``NotHeld`` for a request that another replica has sent here."""
-        if FORWARDED in request.headers:
-            logger.warning("maps_disagree", partition=partition)
-            raise NotHeld(partition, DISAGREE) from None
 
     async def ask(
         self, partition: Partition, request: Request, body: bytes, media_type: str, *, reads: bool
@@ -158,8 +152,9 @@ class Forwarding:
         query = request.scope["query_string"].decode("ascii")
         headers = _sent_on(request.headers, media_type)
         reads = reads or request.method in SAFE_METHODS
-        disagrees = False
-        for url in self._in_order(holders.urls):
+        urls = self._in_order(holders.urls)
+        not_held = 0
+        for url in urls:
             calling = self._connections.open(
                 request.method,
                 f"{url}{path}?{query}" if query else f"{url}{path}",
@@ -179,8 +174,9 @@ class Forwarding:
                     raise self._broken(partition, failure, _event_id(request, body), reads=False) from failure
                 continue
             not_served = incoming.headers.get(NOT_SERVED)
-            if not_served is not None:
-                disagrees = disagrees or not_served == NOT_HELD
+            # The last one's own reason says more than that nobody has answered.
+            if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
+                not_held += not_served == NOT_HELD
                 logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
                 await trying.aclose()
                 continue
@@ -188,10 +184,11 @@ class Forwarding:
             self._metrics.forwarded("answered")
             stack.push_async_exit(trying.pop_all())
             return incoming
-        self._metrics.forwarded("disagreed" if disagrees else "unreachable")
-        if disagrees:
+        if not_held == len(urls):
+            self._metrics.forwarded("disagreed")
             message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
             raise NotHeld(partition, message)
+        self._metrics.forwarded("unreachable")
         message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
         raise Unavailable("holder", message)
 
@@ -206,6 +203,13 @@ class Forwarding:
         """Return what a caller is told whose request was sent and not answered to the end."""
         message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
         return Unavailable("holder", message) if reads else Unknown(event_id or "", message)
+
+
+def refuse_again(request: Request, partition: Partition) -> None:
+    """Raise ``NotHeld`` for a request about a partition that is not held, when another replica has sent it here."""
+    if FORWARDED in request.headers:
+        logger.warning("maps_disagree", partition=partition)
+        raise NotHeld(partition, DISAGREE) from None
 
 
 class _Body:

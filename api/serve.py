@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.app import create_app
 from api.auth import Access
-from api.errors import NOT_SERVED, error_answer
+from api.errors import NOT_SERVED, STARTING, error_answer
 from api.forwarding import Forwarding
 from api.gateway.app import WithGateway, create_gateway_app
 from api.gateway.config import GatewayConfig, StateBackend
@@ -60,7 +60,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "[::1]")
 """Names that a request to a service without an auth file may be for: a web page whose name was rebound to loopback
 asks for its own name."""
 
-ANSWER_MARGIN_S = 10.0
+ANSWER_MARGIN_S = 3.0
 """Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
 
 _defaults = LedgerSettings()
@@ -363,7 +363,7 @@ async def _starting(scope: Scope, receive: Receive, send: Send) -> None:
             response = answer_ready(Ready(ready=False, reason=reason))
         case _:
             response = error_answer(503, ErrorBody(code="unavailable", message=reason, reason="lagging"))
-            response.headers[NOT_SERVED] = "starting"
+            response.headers[NOT_SERVED] = STARTING
     await response(scope, receive, send)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from api.errors import status_and_body
-from api.forwarding import FORWARDED, Forwarding
+from api.forwarding import Forwarding, refuse_again
 from api.requests import JSON
 from api.service import Service
 from ledger.bodies import BatchResult, ErrorAnswer, ErrorBody, LookupResult
@@ -46,13 +46,15 @@ class Split(Generic[R]):
     _parts: dict[Partition, list[int]] = field(default_factory=dict)
 
     def takes(self, index: int, scope: Scope) -> bool:
-        """Take a part that another replica is to answer; False: it is this one's."""
-        service = self.service
-        if service.forwarding is None or FORWARDED in self.request.headers:
+        """Take a part that another replica is to answer; False: it is this one's.
+
+        Raises ``NotHeld`` when another replica has sent the request here: its parts are of one partition.
+        """
+        ledger = self.service.ledger
+        partition = ledger.reader.partition(scope)
+        if self.service.forwarding is None or partition in ledger.replica.held:
             return False
-        partition = service.ledger.reader.partition(scope)
-        if partition in service.ledger.replica.held:
-            return False
+        refuse_again(self.request, partition)
         self._parts.setdefault(partition, []).append(index)
         return True
 

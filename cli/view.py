@@ -41,13 +41,13 @@ def status(
 ) -> None:
     """Say whether a service is ready, or where the view of a state directory stands that nobody has open."""
     if url is not None:
-        reason = asyncio.run(_not_ready_reason(url))
+        reason, held = asyncio.run(_readiness(url))
         if as_json:
-            print_json({"ready": not reason, "reason": reason})
+            print_json({"ready": not reason, "reason": reason, **({"partitions": held} if held else {})})
         elif reason:
             report(f"not ready: {reason}")
         else:
-            console().print("ready")
+            console().print(f"ready for partitions {held}" if held else "ready")
         raise typer.Exit(ExitCode.UNAVAILABLE if reason else ExitCode.OK)
     chosen = directory or default_directory()
     try:
@@ -60,9 +60,9 @@ def status(
         console().print(_status_table(chosen, found))
 
 
-async def _not_ready_reason(url: str) -> str:
+async def _readiness(url: str) -> tuple[str, str]:
     async with service_client(url) as client:
-        return await client.not_ready_reason()
+        return await client.readiness()
 
 
 async def _statuses(directory: Path, bootstrap: str | None, prefix: str) -> list[PartitionStatus]:

@@ -303,10 +303,10 @@ async def test_machine_that_does_not_answer_at_all_costs_its_timeout_once() -> N
     assert max(took_s[1:]) < CONNECT_TIMEOUT_S
 
 
-@pytest.mark.parametrize("not_served", ["starting", "not_held"])
-async def test_holder_that_did_nothing_with_the_request_is_passed_over(not_served: str) -> None:
+@pytest.mark.parametrize(("not_served", "status"), [("starting", 503), ("not_held", 421), ("unavailable", 503)])
+async def test_holder_that_changed_nothing_is_passed_over(not_served: str, status: int) -> None:
     async def other(_: Request) -> Response:
-        return Response(b"", 421 if not_served == "not_held" else 503, headers={NOT_SERVED: not_served})
+        return Response(b"its own reason", status, headers={NOT_SERVED: not_served})
 
     async def holder(_: Request) -> Response:
         return Response(b"here")
@@ -316,8 +316,14 @@ async def test_holder_that_did_nothing_with_the_request_is_passed_over(not_serve
             assert (await http.post(front, content=b"{}")).content == b"here"
         async with entry(first) as front:
             answer = await http.post(front, content=b"{}")
-            assert answer.status_code == (421 if not_served == "not_held" else 503)
-            assert answer.json()["error"]["code"] == ("not_held" if not_served == "not_held" else "unavailable")
+            assert answer.status_code == status
+            if not_served == "unavailable":
+                assert answer.content == b"its own reason"
+            else:
+                assert answer.json()["error"]["code"] == (not_served if status == 421 else "unavailable")
+        # Whoever is away may hold it: to ask again is worth it.
+        async with entry(first, dead()) as front:
+            assert (await http.post(front, content=b"{}")).status_code == 503
 
 
 async def test_refusal_of_a_holder_is_its_answer_and_nobody_else_is_asked() -> None:

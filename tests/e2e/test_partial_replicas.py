@@ -285,6 +285,9 @@ async def test_maps_that_disagree_are_said_and_nothing_goes_in_circles(kafka_boo
             assert (answer.status_code, answer.headers["turnledger-not-served"]) == (421, "not_held")
             assert "the maps of the replicas disagree" in answer.json()["error"]["message"]
             assert await metric(service, 'turnledger_forwarded_total{outcome="disagreed"}') == 1
+            lookups = {"selectors": [{"kind": "response", "id": "r1", "principal": principal}]}
+            many = await http.post(f"{service.url}/ledger/v1/lookups", json=lookups)
+            assert [(one["status"], one["error"]["partition"]) for one in many.json()["results"]] == [(421, 3)]
 
 
 async def test_other_ranges_after_a_restart_leave_nothing_of_what_was_given_up(
