@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,12 +18,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from api.app import create_app
+from api.auth import Access, Caller, Role
 from api.errors import NOT_SERVED, error_answer, status_and_body
 from api.forwarding import CONNECT_TIMEOUT_S, FORWARDED, Forwarding
 from api.holders import Holders
 from api.metrics import Metrics
+from ledger.adapters.http import LedgerClient
 from ledger.errors import LedgerError, NotHeld
+from ledger.turn import Partition
 from tests.gateway.serving import listening
+from tests.test_holding import formatted, scope_in, turn
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 IDLE_TIMEOUT_S = 1.0
@@ -368,3 +374,21 @@ async def test_answer_that_breaks_off_is_not_taken_for_whole() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             await http.get(front)
     assert outcomes(metrics) == {"answered": 1, "broken": 1}
+
+
+async def test_replica_without_a_map_refuses_what_it_does_not_hold() -> None:
+    caller = Caller(namespace="n", principals=None, routes=("r",), roles=frozenset(Role))
+    access = Access({hashlib.sha256(b"token").digest(): caller})
+    async with formatted() as world, world.ledger(frozenset({Partition(0)})) as ledger:
+        await ledger.start()
+        transport = httpx.ASGITransport(create_app(ledger, access))
+        async with LedgerClient(token="token", transport=transport) as client:  # the token of a test
+            before = await world.written()
+            with pytest.raises(NotHeld) as refused:
+                await client.publish(turn(scope_in(3)))
+            assert refused.value.partition == 3
+            (result,) = await client.publish_batch([turn(scope_in(3))])
+            assert isinstance(result, NotHeld)
+            assert await world.written() == before
+            assert (await client.publish(turn(scope_in(0)))).accepted
+            assert await client.readiness() == ("", "0")

@@ -18,11 +18,12 @@ import msgspec
 import pytest
 import yaml
 
+from ledger.adapters.http import LedgerClient
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import partition_of
 from ledger.answer import Found, Missing, Verdict
 from ledger.composition import open_kafka
-from ledger.errors import NeedsEveryPartition, Unavailable
+from ledger.errors import LedgerError, NeedsEveryPartition, Unavailable, Unknown
 from ledger.holding import stored_partitions
 from ledger.ledger import wall_clock_ms
 from ledger.policy import Policy
@@ -315,6 +316,68 @@ async def test_other_ranges_after_a_restart_leave_nothing_of_what_was_given_up(
             assert (stored(low, kind), stored(high, kind)) == ([2, 3], [0, 1])
         assert _texts_on_disk(low.directory, near) == []
         assert _texts_on_disk(high.directory, far) == []
+
+
+async def test_ranges_are_changed_step_by_step_and_nobody_is_without_a_holder(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """Partition 1 goes from a and c to b and d, in the steps of docs/operations.md, while turns are published."""
+    deployment, principals = await deployed(kafka_bootstrap, tmp_path)
+    ports = {name: free_port() for name in "abcd"}
+    a, b, c, d = (f"http://127.0.0.1:{ports[name]}" for name in "abcd")
+    before, after = f"0-1={a}|{c},2-3={b}|{d}", f"0={a}|{c},1-3={b}|{d}"
+    steps = [
+        *(("b", "1-3", before), ("d", "1-3", before)),
+        *(("a", "0-1", after), ("b", "1-3", after), ("c", "0-1", after), ("d", "1-3", after)),
+        *(("a", "0", after), ("c", "0", after)),
+    ]
+    services = {
+        name: partial(deployment, name, ports[name], "0-1" if name in "ac" else "2-3", before) for name in "abcd"
+    }
+    published: dict[str, int] = dict.fromkeys(principals, 0)
+    refused: list[LedgerError] = []
+    has_ended = asyncio.Event()
+
+    async def publish_forever(principal: str, clients: Sequence[LedgerClient]) -> None:
+        entries = itertools.cycle(clients)
+        while not has_ended.is_set():
+            number = published[principal]
+            previous = f"r{number - 1}" if number else None
+            try:
+                verdict = await next(entries).publish(turn(principal, f"r{number}", previous=previous))
+            except (Unknown, Unavailable) as error:
+                # One that is being restarted is left by whoever finds another; its outcome is asked for again.
+                if isinstance(error, Unavailable) and error.reason == "holder":
+                    refused.append(error)
+            except LedgerError as error:
+                refused.append(error)
+            else:
+                assert verdict.accepted
+                published[principal] += 1
+            await asyncio.sleep(0.01)
+
+    try:
+        await asyncio.gather(*(service.start() for service in services.values()))
+        clients = [service.client(token=TOKEN) for service in services.values()]
+        publishing = [asyncio.create_task(publish_forever(principal, clients)) for principal in principals]
+        for name, partitions, holders in steps:
+            assert await services[name].stop() == 0
+            services[name] = partial(deployment, name, ports[name], partitions, holders)
+            await services[name].start()
+        has_ended.set()
+        await asyncio.gather(*publishing)
+        assert refused == []
+        assert min(published.values()) > len(steps)
+        for principal, count in published.items():
+            for client in clients:
+                found = await client.history(response(principal, f"r{count - 1}"))
+                assert isinstance(found, Found)
+                assert found.history is not None
+                assert len(found.history.entries) == count
+        for client in clients:
+            await client.close()
+    finally:
+        await asyncio.gather(*(service.kill() for service in services.values()))
 
 
 def _texts_on_disk(directory: Path, principals: Sequence[str]) -> list[str]:
