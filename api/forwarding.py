@@ -92,16 +92,22 @@ class Forwarding:
         await self._connections.close()
 
     async def served(
-        self, handle: Callable[[Request], Awaitable[Response]], request: Request, *, body_bytes_max: int
+        self,
+        handle: Callable[[Request], Awaitable[Response]],
+        request: Request,
+        *,
+        body_bytes_max: int,
+        reads_first: bool = True,
     ) -> Response:
         """Return what ``handle`` answers, or what a holder does where it raises ``NotHeld``.
 
-        Raises what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable``
-        (``holder``) when nobody could be asked, and ``Unknown``.
+        ``reads_first`` false: ``handle`` raises it before it reads any of the body, which need not be kept then. Raises
+        what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable`` (``holder``) when
+        nobody could be asked, and ``Unknown``.
         """
         body = _Body(request.receive)
         try:
-            return await handle(Request(request.scope, body.receive))
+            return await handle(Request(request.scope, body.receive) if reads_first else request)
         except NotHeld as error:
             partition = Partition(error.partition)
             refuse_again(request, partition)

@@ -234,7 +234,9 @@ class _Process:
         self._metrics = Metrics()
         self._ledger: Ledger | None = None
         self._gateway: Gateway | None = None
-        self._forwarding: Forwarding | None = None
+        self._holders: Holders | None = None
+        """Set when partitions are held by others."""
+        self._forwardings: list[Forwarding] = []
 
     @property
     def is_local(self) -> bool:
@@ -245,9 +247,9 @@ class _Process:
         """Open all that is served and return the application."""
         backend = _backend(self._settings) if self._config is None else self._config.state.backend
         if backend is StateBackend.KAFKA:
-            await self._open_forwarding()
+            await self._find_holders()
         self._ledger = await self._open_ledger(backend)
-        beside = self._ledger_app()
+        beside = await self._ledger_app()
         if self._config is None:
             return beside
         self._gateway = Gateway(
@@ -256,49 +258,59 @@ class _Process:
             routing=Routing(self._config, now_s=asyncio.get_running_loop().time),
             upstream=Upstream(self._config.targets),
             metrics=GatewayMetrics(self._metrics),
-            forwarding=self._forwarding,
+            forwarding=await self._new_forwarding(self._longest_turn_s(self._config)),
         )
         await self._gateway.start()
         return WithGateway(create_gateway_app(self._gateway), beside)
 
     async def close(self) -> None:
         """Close what was opened: first the gateway, whose turns need the ledger to end."""
-        if self._forwarding is not None:
-            await self._forwarding.close()
+        for forwarding in self._forwardings:
+            await forwarding.close()
         if self._gateway is not None:
             await self._gateway.close()
         if self._ledger is not None:
             await self._ledger.close()
 
-    def _ledger_app(self) -> ASGIApp:
+    async def _ledger_app(self) -> ASGIApp:
         ledger = self._ledger
         if self._serves_ledger and ledger is not None:
-            return create_app(ledger, self._access, metrics=self._metrics, forwarding=self._forwarding)
+            forwarding = await self._new_forwarding(self._longest_call_s)
+            return create_app(ledger, self._access, metrics=self._metrics, forwarding=forwarding)
         if ledger is None:
             return health_app(None, self._metrics)
         self._metrics.watch(ledger)
         return health_app(ledger, self._metrics)
 
-    async def _open_forwarding(self) -> None:
-        """Compare the map of holders with the log, before anything is opened, and make what asks them."""
-        settings, held, holders = self._settings, self._settings.held(), self._settings.holder_map()
+    async def _find_holders(self) -> None:
+        """Compare the map of holders with the log, before anything is opened."""
+        settings, held = self._settings, self._settings.held()
         if held is None:
             return
         partition_count = await kafka_partition_count(settings.required_kafka())
-        holders = holders or Holders(())
+        holders = settings.holder_map() or Holders(())
         holders.check(held_of(held, partition_count), partition_count)
         if len(held) < partition_count:
-            self._forwarding = Forwarding(holders, self._metrics, idle_timeout_s=self._answer_timeout_s())
-            await self._forwarding.start()
+            self._holders = holders
 
-    def _answer_timeout_s(self) -> float:
-        """Return after what silence a holder counts as gone: above all that its own deadlines allow."""
-        settings, config = self._settings, self._config
-        allowed_s = max(settings.commit_timeout_s, settings.read_timeout_s)
-        if config is not None:
-            targets_s = max(target.connect_timeout_s + target.idle_timeout_s for target in config.targets.values())
-            allowed_s += targets_s + config.limits.idempotency_wait_s
-        return allowed_s + ANSWER_MARGIN_S
+    async def _new_forwarding(self, answers_within_s: float) -> Forwarding | None:
+        """Return what asks the holders of other partitions; None: all are held here."""
+        if self._holders is None:
+            return None
+        idle_timeout_s = answers_within_s + ANSWER_MARGIN_S
+        self._forwardings.append(Forwarding(self._holders, self._metrics, idle_timeout_s=idle_timeout_s))
+        await self._forwardings[-1].start()
+        return self._forwardings[-1]
+
+    @property
+    def _longest_call_s(self) -> float:
+        """What a holder may take for a call of the ledger's own API, by its deadlines."""
+        return max(self._settings.commit_timeout_s, self._settings.read_timeout_s)
+
+    def _longest_turn_s(self, config: GatewayConfig) -> float:
+        """Return for how long a holder may be silent while a model thinks."""
+        target_s = max(target.connect_timeout_s + target.idle_timeout_s for target in config.targets.values())
+        return self._longest_call_s + target_s + config.limits.idempotency_wait_s
 
     async def _open_ledger(self, backend: StateBackend) -> Ledger | None:
         """Open what the gateway's configuration names, or without one what the settings do."""

@@ -78,7 +78,7 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
             if gateway.forwarding is None:
                 return await handle(request)
             body_bytes_max = gateway.config.limits.body_mib_max * MIB
-            return await gateway.forwarding.served(handle, request, body_bytes_max=body_bytes_max)
+            return await gateway.forwarding.served(handle, request, body_bytes_max=body_bytes_max, reads_first=False)
         except TargetRefused as refused:
             gateway.metrics.served("refused", "by_target")
             return target_refusal_answer(refused)
