@@ -21,9 +21,11 @@ from starlette.routing import Route
 
 from api.auth import Access
 from api.errors import defect_answer, error_answer, http_error_answer, status_and_body
+from api.forwarding import Forwarding
 from api.metrics import Metrics
 from api.openapi import describe
 from api.operations import OPERATIONS, Operation
+from api.requests import CONTENT_BODY_BYTES_MAX
 from api.service import Service
 from ledger.composition import scratch_view
 from ledger.errors import LedgerError
@@ -40,17 +42,19 @@ def create_app(
     access: Access,
     *,
     metrics: Metrics | None = None,
+    forwarding: Forwarding | None = None,
     owns_ledger: bool = False,
     scratch: Callable[[], AbstractContextManager[ViewStore]] = scratch_view,
 ) -> FastAPI:
     """Return the service of a started ledger.
 
-    ``metrics``: those whose ``folded`` the ledger was opened with. ``owns_ledger``: close the ledger when the
+    ``metrics``: those whose ``folded`` the ledger was opened with. ``forwarding``: of a replica that holds some
+    partitions. ``owns_ledger``: close the ledger when the
     application ends. ``scratch`` gives the rows that a replay folds into.
     """
     counted = metrics or Metrics()
     counted.watch(ledger)
-    service = Service(ledger=ledger, access=access, metrics=counted, scratch=scratch)
+    service = Service(ledger=ledger, access=access, metrics=counted, scratch=scratch, forwarding=forwarding)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -72,11 +76,13 @@ def create_app(
 
 
 def _endpoint(service: Service, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-    handle, name = operation.handle, operation.name
+    handle, name = functools.partial(operation.handle, service), operation.name
 
     async def endpoint(request: Request) -> Response:
         try:
-            return await handle(service, request)
+            if service.forwarding is None:
+                return await handle(request)
+            return await service.forwarding.served(handle, request, body_bytes_max=CONTENT_BODY_BYTES_MAX)
         except LedgerError as error:
             status, body = status_and_body(error)
             if status >= 500:

@@ -13,7 +13,9 @@ from ledger.errors import (
     FatalError,
     InvalidInput,
     LedgerError,
+    NeedsEveryPartition,
     NotAuthenticated,
+    NotHeld,
     NotPermitted,
     RetryableError,
     StoreFailed,
@@ -26,14 +28,21 @@ from ledger.query import NativeHistory
 RETRY_AFTER_S = 1
 """Named with every 503: a partition's leader moves within seconds, and a view that lags catches up in less."""
 
+NOT_SERVED = "turnledger-not-served"
+"""Header of an answer of a process that changed nothing for the request, so that another replica may be asked:
+``starting``, ``not_held`` or ``unavailable``."""
+STARTING, NOT_HELD, UNAVAILABLE = "starting", "not_held", "unavailable"
+
 TABLE: dict[type[LedgerError], tuple[int, str]] = {
     TooLarge: (413, "too_large"),
     InvalidInput: (400, "invalid_input"),
     NotAuthenticated: (401, "not_authenticated"),
     NotPermitted: (403, "not_permitted"),
     NativeHistory: (409, "native_history"),
+    NotHeld: (421, NOT_HELD),
+    NeedsEveryPartition: (421, "needs_every_partition"),
     CallerError: (400, "invalid_request"),
-    Unavailable: (503, "unavailable"),
+    Unavailable: (503, UNAVAILABLE),
     Unknown: (504, "unknown"),
     RetryableError: (503, "unavailable"),
     StoreFailed: (503, "unavailable"),
@@ -48,7 +57,7 @@ _encoder = msgspec.json.Encoder()
 def status_and_body(error: LedgerError, field_prefix: str = "") -> tuple[int, ErrorBody]:
     """Return status and body of an error; ``field_prefix`` says where in a list the field is."""
     status, code = next(TABLE[ancestor] for ancestor in type(error).__mro__ if ancestor in TABLE)
-    field, reason, event_id, message = None, None, None, str(error)
+    field, reason, event_id, partition, message = None, None, None, None, str(error)
     match error:
         case InvalidInput():
             field = f"{field_prefix}{error.field}"
@@ -56,14 +65,23 @@ def status_and_body(error: LedgerError, field_prefix: str = "") -> tuple[int, Er
         case Unavailable():
             reason = error.reason
         case Unknown():
-            event_id = error.event_id
+            # Forwarded without one, nobody knows it.
+            event_id = error.event_id or None
+        case NotHeld():
+            partition = error.partition
         case StoreFailed():
             # The driver's text may quote the key that it failed on.
             reason, message = "storage", "the view's storage refused a read or a write"
         case FatalError():
             message = "the service found a state that it must not serve from; its log says which"
     return status, ErrorBody(
-        code=code, message=message, field=field, reason=reason, event_id=event_id, advice=error.advice
+        code=code,
+        message=message,
+        field=field,
+        reason=reason,
+        event_id=event_id,
+        partition=partition,
+        advice=error.advice,
     )
 
 
@@ -72,6 +90,9 @@ def error_answer(status: int, body: ErrorBody) -> Response:
     headers = {}
     if status == 503:
         headers["retry-after"] = str(RETRY_AFTER_S)
+    # What a disk refused is left out: that may be the reading of what was written.
+    if body.code == NOT_HELD or (body.code == UNAVAILABLE and body.reason not in (None, "storage")):
+        headers[NOT_SERVED] = body.code
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     content = _encoder.encode(ErrorAnswer(error=body))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,6 +10,8 @@ from starlette.routing import Route
 
 from api.metrics import CONTENT_TYPE, Metrics
 from api.service import Service, answer
+from ledger.holding import partitions_text
+from ledger.ledger import Ledger
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ready: bool
     reason: str = ""
+    partitions: str = ""
+    """Those that are held, such as ``0-7,12``, where these are not all."""
 
 
 async def live(_: Service, __: Request) -> Response:
@@ -34,7 +36,7 @@ async def live(_: Service, __: Request) -> Response:
 
 async def ready(service: Service, _: Request) -> Response:
     """Answer whether the process may get traffic; 503 with the reason when not."""
-    return _ready(service.ledger.not_ready_reason())
+    return answer_ready(readiness(service.ledger))
 
 
 async def metrics(service: Service, _: Request) -> Response:
@@ -42,14 +44,21 @@ async def metrics(service: Service, _: Request) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def health_app(not_ready_reason: Callable[[], str], counted: Metrics) -> Starlette:
-    """Return these routes alone, for a process that does not serve the ledger; an empty reason means ready."""
+def readiness(ledger: Ledger) -> Ready:
+    """Return whether a process with this ledger may get traffic, and for which partitions."""
+    reason, replica = ledger.not_ready_reason(), ledger.replica
+    partitions = partitions_text(replica.held) if replica.is_partial else ""
+    return Ready(ready=not reason, reason=reason, partitions=partitions)
+
+
+def health_app(ledger: Ledger | None, counted: Metrics) -> Starlette:
+    """Return these routes alone, for a process that does not serve the ledger, or has none."""
 
     async def live_alone(_: Request) -> Response:
         return answer(Live())
 
     async def ready_alone(_: Request) -> Response:
-        return _ready(not_ready_reason())
+        return answer_ready(Ready(ready=True) if ledger is None else readiness(ledger))
 
     async def metrics_alone(_: Request) -> Response:
         return Response(counted.text(), media_type=CONTENT_TYPE)
@@ -63,5 +72,6 @@ def health_app(not_ready_reason: Callable[[], str], counted: Metrics) -> Starlet
     )
 
 
-def _ready(reason: str) -> Response:
-    return answer(Ready(ready=not reason, reason=reason), 503 if reason else 200)
+def answer_ready(state: Ready) -> Response:
+    """Return 200 or 503 with the reason."""
+    return answer(state, 200 if state.ready else 503)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.auth import Caller, Role
-from api.errors import error_answer, status_and_body
+from api.errors import error_answer
 from api.queries import ConversationQuery, HistoryQuery, LookupQuery
 from api.requests import read_json, read_query
 from api.service import Service, answer
+from api.split import Split
 from ledger.answer import Answer, Found, Gone, Missing, Token
 from ledger.bodies import LOOKUPS_MAX, LookupResult, LookupsAnswer, LookupsBody, SelectorBody
 from ledger.errors import LedgerError, TooLarge
@@ -20,6 +22,8 @@ from ledger.turn import ID_BYTES_MAX, Selector, SelectorKind, checked_text
 from ledger.wire import absence_body, found_body, kind_of
 
 _lookups = msgspec.json.Decoder(LookupsBody)
+_results = msgspec.json.Decoder(LookupsAnswer)
+_encoder = msgspec.json.Encoder()
 
 
 async def look_up(service: Service, request: Request) -> Response:
@@ -59,21 +63,38 @@ async def look_up_many(service: Service, request: Request) -> Response:
     body = await read_json(request, _lookups)
     if len(body.selectors) > LOOKUPS_MAX:
         raise TooLarge("selectors", f"has {len(body.selectors)} entries; at most {LOOKUPS_MAX} are allowed")
-    one = [_look_up_one(service, caller, body, index, selector) for index, selector in enumerate(body.selectors)]
-    return answer(LookupsAnswer(results=await asyncio.gather(*one)))
+    others = Split(
+        service=service,
+        request=request,
+        result=LookupResult,
+        decode=lambda raw: _results.decode(raw).results,
+        listed_as="selectors",
+        body_of=lambda indexes: _encoder.encode(replace(body, selectors=[body.selectors[index] for index in indexes])),
+        reads=True,
+    )
+    local, results = [], dict[int, LookupResult]()
+    for index, asked in enumerate(body.selectors):
+        principal = body.principal if asked.principal is None else asked.principal
+        route = body.route if asked.route is None else asked.route
+        try:
+            selector = selector_of(caller, principal, route, kind_of(asked.kind), asked.id)
+        except LedgerError as error:
+            results[index] = others.failed(index, error)
+            continue
+        if not others.takes(index, selector.scope):
+            local.append(_look_up_one(service, others, index, selector, asked))
+    answered, found = await asyncio.gather(others.results(), asyncio.gather(*local))
+    results |= answered | {one.index: one for one in found}
+    return answer(LookupsAnswer(results=[results[index] for index in range(len(body.selectors))]))
 
 
 async def _look_up_one(
-    service: Service, caller: Caller, body: LookupsBody, index: int, asked: SelectorBody
+    service: Service, split: Split[LookupResult], index: int, selector: Selector, asked: SelectorBody
 ) -> LookupResult:
-    principal = body.principal if asked.principal is None else asked.principal
-    route = body.route if asked.route is None else asked.route
     try:
-        selector = selector_of(caller, principal, route, kind_of(asked.kind), asked.id)
         found = await _load(service, selector, asked.token, strong=asked.strong)
     except LedgerError as error:
-        status, failure = status_and_body(error, f"selectors[{index}].")
-        return LookupResult(index=index, status=status, error=failure)
+        return split.failed(index, error)
     if isinstance(found, Found):
         return LookupResult(index=index, status=200, found=found_body(found))
     return LookupResult(index=index, status=absence_status(found), error=absence_body(found))

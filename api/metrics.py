@@ -89,6 +89,12 @@ class Metrics:
         self._lookups = Counter(
             "turnledger_lookups", "Look-ups asked of this process.", ["kind", "outcome"], registry=self.registry
         )
+        self._forwarded = Counter(
+            "turnledger_forwarded",
+            "Requests for partitions of other replicas, by how sending them on ended.",
+            ["outcome"],
+            registry=self.registry,
+        )
         # Looking a child up takes four times as long as counting with it.
         self._folded_as, self._appended_as, self._looked_up_as = (
             functools.cache(counter.labels) for counter in (self._folded, self._appends, self._lookups)
@@ -137,6 +143,10 @@ class Metrics:
         self._looked_up_as(kind.name.lower(), type(answer).__name__.lower()).inc()
         return answer
 
+    def forwarded(self, outcome: str) -> None:
+        """Count what became of a request that was sent on: a word of the code."""
+        self._forwarded.labels(outcome).inc()
+
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -176,6 +186,11 @@ class _LedgerState(Collector):
             "From the partition clock to this process's wall clock; negative: the partition clock is ahead.",
             labels=["partition"],
         )
+        held = GaugeMetricFamily(
+            "turnledger_partition_held", "1: this process holds the partition.", labels=["partition"]
+        )
+        for number in range(self._ledger.replica.partition_count):
+            held.add_metric([str(number)], float(number in self._ledger.replica.held))
         now_ms = self._ledger.now_ms()
         for partition, state in self._ledger.replica.states().items():
             label = [str(partition)]
@@ -185,7 +200,7 @@ class _LedgerState(Collector):
             lag.add_metric(label, max(0, state.end_seen - state.rows.position))
             quarantined.add_metric(label, state.rows.meta.quarantined)
             stopped.add_metric(label, float(state.stopped is not None))
-        yield from (position, lag, quarantined, stopped, clock, behind)
+        yield from (held, position, lag, quarantined, stopped, clock, behind)
 
     def _process(self) -> Iterator[Metric]:
         ledger = self._ledger

@@ -17,6 +17,7 @@ _ERRORS = {
     401: "No valid token was sent.",
     403: "The token does not allow it.",
     413: "Something is above its bound; `field` names it.",
+    421: "Another replica holds the partition, and the maps of the replicas disagree; or all partitions are needed.",
     503: "The ledger cannot answer truthfully now; nothing was changed. Retry.",
 }
 _ANSWERS = {

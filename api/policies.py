@@ -20,7 +20,7 @@ _changes = msgspec.json.Decoder(PolicyChanges)
 
 
 async def show(service: Service, request: Request) -> Response:
-    """Answer the policy and its generation."""
+    """Answer the policy and its generation, as partition 0 has them."""
     service.caller(request, *Role)
     return _policy_answer(service, service.ledger.replica.rows(Partition(0)).meta.generation)
 
@@ -37,6 +37,7 @@ async def replace(service: Service, request: Request) -> Response:
 
 async def _set(service: Service, request: Request, current: Policy) -> Response:
     service.caller(request, Role.ADMIN)
+    service.ledger.formatter.require_every_partition("a change of the policy")
     body = await read_json(request, _changes)
     changes: dict[str, Any] = {
         name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET

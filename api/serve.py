@@ -25,14 +25,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.app import create_app
 from api.auth import Access
-from api.errors import error_answer
+from api.errors import NOT_SERVED, STARTING, error_answer
+from api.forwarding import Forwarding
 from api.gateway.app import WithGateway, create_gateway_app
 from api.gateway.config import GatewayConfig, StateBackend
 from api.gateway.metrics import GatewayMetrics
 from api.gateway.routing import Routing
 from api.gateway.service import Gateway
 from api.gateway.upstream import Upstream
-from api.health import Live, Ready, health_app
+from api.health import Live, Ready, answer_ready, health_app
+from api.holders import Holders
 from api.logs import configure, log_loop_failure
 from api.metrics import Metrics
 from api.service import answer
@@ -40,10 +42,12 @@ from ledger.adapters.kafka_security import KafkaSecurity
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.alias import AliasKey
 from ledger.bodies import ErrorBody
-from ledger.composition import open_embedded, open_kafka, open_memory
+from ledger.composition import kafka_partition_count, open_embedded, open_kafka, open_memory
 from ledger.errors import InvalidInput
+from ledger.holding import held_of, parse_partitions
 from ledger.ledger import Ledger
 from ledger.settings import LedgerSettings, default_directory
+from ledger.turn import Partition
 
 KEEP_ALIVE_S = 75
 """Above the idle time after which clients and load balancers drop a connection (httpx 5 s, nginx 60 s): the one who
@@ -55,6 +59,9 @@ BACKLOG = 2048
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "[::1]")
 """Names that a request to a service without an auth file may be for: a web page whose name was rebound to loopback
 asks for its own name."""
+
+ANSWER_MARGIN_S = 3.0
+"""Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
 
 _defaults = LedgerSettings()
 
@@ -74,6 +81,10 @@ class ServiceSettings(KafkaSecurity):
     """Hexadecimal; for Kafka, where all processes must have the same. The embedded ledger makes its own."""
     alias_key_file: Path | None = None
     """A file that holds it instead."""
+    partitions: str | None = None
+    """Those that this process holds, such as ``0-7,12``; None: all. With Kafka."""
+    holders: str | None = None
+    """Who holds the others, see ``api.holders``; required with ``partitions``, unless these are all."""
     auth_file: Path | None = None
     """None: loopback only, one principal, all roles."""
     max_staleness_s: float = _defaults.max_staleness_s
@@ -119,6 +130,27 @@ class ServiceSettings(KafkaSecurity):
             return None
         return KafkaSettings(bootstrap=self.kafka_bootstrap, prefix=self.topic_prefix, security=self.kafka_options())
 
+    def required_kafka(self) -> KafkaSettings:
+        """Return where the log is. Raises ``InvalidInput`` when no broker is named."""
+        kafka = self.kafka_settings()
+        if kafka is None:
+            raise InvalidInput("kafka_bootstrap", "is required: the state is configured to be on Kafka")
+        return kafka
+
+    def held(self) -> frozenset[Partition] | None:
+        """Return the partitions to hold, None: all. Raises ``InvalidInput``."""
+        return None if self.partitions is None else parse_partitions(self.partitions, "partitions")
+
+    def holder_map(self) -> Holders | None:
+        """Return who holds the others. Raises ``InvalidInput``."""
+        return None if self.holders is None else Holders.parse(self.holders)
+
+    def refuse_partitions(self, backend: StateBackend) -> None:
+        """Raise ``InvalidInput`` for partitions of a state that has none to choose from."""
+        for name in ("partitions", "holders"):
+            if getattr(self, name) is not None:
+                raise InvalidInput(name, f"is for state on Kafka, and this process has it {backend}; leave it out")
+
     def kafka_alias_key(self) -> AliasKey:
         """Return the alias key from file or environment. Raises ``InvalidInput``."""
         if self.alias_key_file is not None:
@@ -143,6 +175,9 @@ def run(settings: ServiceSettings, *, gateway: GatewayConfig | None = None, serv
     be opened, ``InvalidInput`` for wrong settings and an address that cannot be had.
     """
     access = settings.access() if serves_ledger else Access({})
+    # Before anything is opened.
+    settings.held()
+    settings.holder_map()
     if gateway is not None:
         settings.check_reach(gateway)
     listener = _listen(settings.host, settings.port)
@@ -206,6 +241,9 @@ class _Process:
         self._metrics = Metrics()
         self._ledger: Ledger | None = None
         self._gateway: Gateway | None = None
+        self._holders: Holders | None = None
+        """Set when partitions are held by others."""
+        self._forwardings: list[Forwarding] = []
 
     @property
     def is_local(self) -> bool:
@@ -214,8 +252,11 @@ class _Process:
 
     async def open(self) -> ASGIApp:
         """Open all that is served and return the application."""
-        self._ledger = await self._open_ledger()
-        beside = self._ledger_app()
+        backend = _backend(self._settings) if self._config is None else self._config.state.backend
+        if backend is StateBackend.KAFKA:
+            await self._find_holders()
+        self._ledger = await self._open_ledger(backend)
+        beside = await self._ledger_app()
         if self._config is None:
             return beside
         self._gateway = Gateway(
@@ -224,31 +265,66 @@ class _Process:
             routing=Routing(self._config, now_s=asyncio.get_running_loop().time),
             upstream=Upstream(self._config.targets),
             metrics=GatewayMetrics(self._metrics),
+            forwarding=await self._new_forwarding(self._longest_turn_s(self._config)),
         )
         await self._gateway.start()
         return WithGateway(create_gateway_app(self._gateway), beside)
 
     async def close(self) -> None:
         """Close what was opened: first the gateway, whose turns need the ledger to end."""
+        for forwarding in self._forwardings:
+            await forwarding.close()
         if self._gateway is not None:
             await self._gateway.close()
         if self._ledger is not None:
             await self._ledger.close()
 
-    def _ledger_app(self) -> ASGIApp:
+    async def _ledger_app(self) -> ASGIApp:
         ledger = self._ledger
         if self._serves_ledger and ledger is not None:
-            return create_app(ledger, self._access, metrics=self._metrics)
+            forwarding = await self._new_forwarding(self._longest_call_s)
+            return create_app(ledger, self._access, metrics=self._metrics, forwarding=forwarding)
         if ledger is None:
-            return health_app(lambda: "", self._metrics)
+            return health_app(None, self._metrics)
         self._metrics.watch(ledger)
-        return health_app(ledger.not_ready_reason, self._metrics)
+        return health_app(ledger, self._metrics)
 
-    async def _open_ledger(self) -> Ledger | None:
+    async def _find_holders(self) -> None:
+        """Compare the map of holders with the log, before anything is opened."""
+        settings, held = self._settings, self._settings.held()
+        if held is None:
+            return
+        partition_count = await kafka_partition_count(settings.required_kafka())
+        holders = settings.holder_map() or Holders(())
+        holders.check(held_of(held, partition_count), partition_count)
+        if len(held) < partition_count:
+            self._holders = holders
+
+    async def _new_forwarding(self, answers_within_s: float) -> Forwarding | None:
+        """Return what asks the holders of other partitions; None: all are held here."""
+        if self._holders is None:
+            return None
+        idle_timeout_s = answers_within_s + ANSWER_MARGIN_S
+        self._forwardings.append(Forwarding(self._holders, self._metrics, idle_timeout_s=idle_timeout_s))
+        await self._forwardings[-1].start()
+        return self._forwardings[-1]
+
+    @property
+    def _longest_call_s(self) -> float:
+        """What a holder may take for a call of the ledger's own API, by its deadlines."""
+        return max(self._settings.commit_timeout_s, self._settings.read_timeout_s)
+
+    def _longest_turn_s(self, config: GatewayConfig) -> float:
+        """Return for how long a holder may be silent while a model thinks."""
+        target_s = max(target.connect_timeout_s + target.idle_timeout_s for target in config.targets.values())
+        return self._longest_call_s + target_s + config.limits.idempotency_wait_s
+
+    async def _open_ledger(self, backend: StateBackend) -> Ledger | None:
         """Open what the gateway's configuration names, or without one what the settings do."""
         settings, config = self._settings, self._config
         limits, on_outcome = settings.ledger_settings(), self._metrics.folded
-        backend = _backend(settings) if config is None else config.state.backend
+        if backend is not StateBackend.KAFKA:
+            settings.refuse_partitions(backend)
         match backend:
             case StateBackend.OFF:
                 return None
@@ -262,11 +338,13 @@ class _Process:
                     await _keep_to(ledger, config)
                 return ledger
             case StateBackend.KAFKA:
-                kafka = settings.kafka_settings()
-                if kafka is None:
-                    raise InvalidInput("kafka_bootstrap", "is required: the state is configured to be on Kafka")
                 return await open_kafka(
-                    kafka, settings.directory, settings.kafka_alias_key(), settings=limits, on_outcome=on_outcome
+                    settings.required_kafka(),
+                    settings.directory,
+                    settings.kafka_alias_key(),
+                    partitions=settings.held(),
+                    settings=limits,
+                    on_outcome=on_outcome,
                 )
 
 
@@ -301,9 +379,10 @@ async def _starting(scope: Scope, receive: Receive, send: Send) -> None:
         case "/health/live":
             response = answer(Live())
         case "/health/ready":
-            response = answer(Ready(ready=False, reason=reason), 503)
+            response = answer_ready(Ready(ready=False, reason=reason))
         case _:
             response = error_answer(503, ErrorBody(code="unavailable", message=reason, reason="lagging"))
+            response.headers[NOT_SERVED] = STARTING
     await response(scope, receive, send)
 
 

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.auth import Access, Caller, Role
+from api.forwarding import Forwarding
 from api.metrics import Metrics
 from ledger.answer import Verdict
 from ledger.ledger import Ledger
@@ -35,6 +36,8 @@ class Service:
     metrics: Metrics
     scratch: Callable[[], AbstractContextManager[ViewStore]]
     """Gives a view that is thrown away, for a replay."""
+    forwarding: Forwarding | None = None
+    """Sends on what concerns partitions of other replicas; None: such a request is refused."""
     replays: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPLAYS_MAX))
 
     def caller(self, request: Request, *roles: Role) -> Caller:

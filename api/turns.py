@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.auth import Caller, Role
-from api.errors import status_and_body
 from api.requests import CONTENT_BODY_BYTES_MAX, JSON, NDJSON, decode, media_type, read_body, read_json
 from api.service import Service, answer, event_id_of, verdict_status
+from api.split import Split
 from ledger.bodies import (
     BATCH_TURNS_MAX,
     AbandonBody,
@@ -36,6 +36,7 @@ PRINCIPALS_AT_ONCE_MAX = 64
 _turn = msgspec.json.Decoder(TurnBody)
 _turns = msgspec.json.Decoder(list[msgspec.Raw])
 _start = msgspec.json.Decoder(StartBody)
+_results = msgspec.json.Decoder(BatchAnswer)
 _abandon = msgspec.json.Decoder(AbandonBody)
 
 
@@ -79,36 +80,52 @@ async def publish_batch(service: Service, request: Request) -> Response:
         parts.extend(listed)
     if len(parts) > BATCH_TURNS_MAX:
         raise TooLarge("turns", f"has {len(parts)} entries; at most {BATCH_TURNS_MAX} are allowed")
+    others = Split(
+        service=service,
+        request=request,
+        result=BatchResult,
+        decode=lambda raw: _results.decode(raw).results,
+        listed_as="turns",
+        body_of=lambda indexes: b"[" + b",".join(bytes(parts[index]) for index in indexes) + b"]",
+        reads=False,
+    )
     results: dict[int, BatchResult] = {}
     by_principal: dict[str, list[tuple[int, Turn]]] = {}
     for index, part in enumerate(parts):
         try:
             turn = _turn_from(service, caller, decode(part, _turn))
         except LedgerError as error:
-            results[index] = _failed(index, error)
-        else:
+            results[index] = others.failed(index, error)
+            continue
+        if not others.takes(index, turn.scope):
             by_principal.setdefault(turn.scope.principal, []).append((index, turn))
     slots = asyncio.Semaphore(PRINCIPALS_AT_ONCE_MAX)
     async with asyncio.TaskGroup() as group:
+        asking = group.create_task(others.results())
         for turns in by_principal.values():
-            group.create_task(_commit_in_order(service, turns, results, slots))
+            group.create_task(_commit_in_order(service, turns, results, slots, others))
+    results |= asking.result()
     return answer(BatchAnswer(results=[results[index] for index in range(len(parts))]))
 
 
 async def _commit_in_order(
-    service: Service, turns: list[tuple[int, Turn]], results: dict[int, BatchResult], slots: asyncio.Semaphore
+    service: Service,
+    turns: list[tuple[int, Turn]],
+    results: dict[int, BatchResult],
+    slots: asyncio.Semaphore,
+    split: Split[BatchResult],
 ) -> None:
     """Commit one principal's turns and fill in their results."""
     stopped: LedgerError | None = None
     async with slots:
         for index, turn in turns:
             if stopped is not None:
-                results[index] = _failed(index, stopped)
+                results[index] = split.failed(index, stopped)
                 continue
             try:
                 verdict = await service.metrics.commit(service.ledger.committer.commit(turn))
             except LedgerError as error:
-                results[index] = _failed(index, error)
+                results[index] = split.failed(index, error)
                 if isinstance(error, Unknown):
                     stopped = Unavailable(
                         "deadline", "an earlier turn of this principal has no verdict yet; this one was not tried"
@@ -123,8 +140,3 @@ async def _commit_in_order(
 def _turn_from(service: Service, caller: Caller, body: TurnBody) -> Turn:
     scope = caller.scope(body.principal, body.route)
     return turn_of(body, scope, event_id_of(body.event_id), service.ledger.now_ms())
-
-
-def _failed(index: int, error: LedgerError) -> BatchResult:
-    status, body = status_and_body(error, f"turns[{index}].")
-    return BatchResult(index=index, status=status, error=body)

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from cli.options import AliasKeyFile, Brokers, Directory, Host, LogLevel, Port, Prefix, service_settings
+from cli.options import (
+    AliasKeyFile,
+    Brokers,
+    Directory,
+    Holders,
+    Host,
+    LogLevel,
+    Partitions,
+    Port,
+    Prefix,
+    service_settings,
+)
 
 
 def gateway(
@@ -19,6 +30,8 @@ def gateway(
     bootstrap: Brokers = None,
     prefix: Prefix = None,
     alias_key_file: AliasKeyFile = None,
+    partitions: Partitions = None,
+    holders: Holders = None,
     ledger: Annotated[bool, typer.Option("--ledger", help="Serve the ledger's own API beside the gateway.")] = False,
     auth_file: Annotated[Path | None, typer.Option(help="Who may use the ledger's own API; with --ledger.")] = None,
     log_level: LogLevel = None,
@@ -39,6 +52,8 @@ def gateway(
         bootstrap=bootstrap,
         prefix=prefix,
         alias_key_file=alias_key_file,
+        partitions=partitions,
+        holders=holders,
         auth_file=auth_file,
         log_level=log_level,
     )

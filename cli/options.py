@@ -24,6 +24,15 @@ Prefix = Annotated[str | None, typer.Option("--prefix", help="First part of topi
 AliasKeyFile = Annotated[
     Path | None, typer.Option(help="With Kafka: the ledger's alias key, as 'topics create' made it.")
 ]
+Partitions = Annotated[
+    str | None, typer.Option(help="With Kafka: the partitions that this process holds, such as 0-7,12. Default: all.")
+]
+Holders = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RANGE=URL[|URL...],...", help="Who holds the other partitions: 8-15=http://b:8420|http://c:8420"
+    ),
+]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")]
 
 
@@ -35,6 +44,8 @@ def service_settings(
     bootstrap: str | None,
     prefix: str | None,
     alias_key_file: Path | None,
+    partitions: str | None,
+    holders: str | None,
     auth_file: Path | None,
     log_level: str | None,
 ) -> ServiceSettings:
@@ -49,6 +60,8 @@ def service_settings(
         "kafka_bootstrap": bootstrap,
         "topic_prefix": prefix,
         "alias_key_file": alias_key_file,
+        "partitions": partitions,
+        "holders": holders,
         "auth_file": auth_file,
         "log_level": log_level,
     }

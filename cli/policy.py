@@ -22,7 +22,7 @@ policy = typer.Typer(no_args_is_help=True, help="Show or change the limits and l
 async def show(connection: Connection, as_json: AsJson = False) -> None:
     """Print the policy."""
     async with connection.client() as client:
-        _show(*await client.policy(), as_json=as_json)
+        show_policy(*await client.policy(), as_json=as_json)
 
 
 @policy.command("set")
@@ -35,7 +35,7 @@ async def change(
     """Change fields of the policy; the others stay. Can be run again to finish an interrupted change."""
     fields = dict(map(parsed, changes))
     async with connection.client(creates=True) as client:
-        _show(*await client.change_policy(fields), as_json=as_json)
+        show_policy(*await client.change_policy(fields), as_json=as_json)
 
 
 def parsed(change: str) -> tuple[str, int | bool]:
@@ -51,7 +51,7 @@ def parsed(change: str) -> tuple[str, int | bool]:
         raise InvalidInput(name, "must be an integer, true or false") from None
 
 
-def _show(current: Policy, generation: int, *, as_json: bool) -> None:
+def show_policy(current: Policy, generation: int, *, as_json: bool) -> None:
     values = msgspec.structs.asdict(current)
     if as_json:
         print_json({"generation": generation, "policy": values})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import InvalidInput, StoreFailed
+from ledger.holding import stored_partitions
 from ledger.ledger import wall_clock_ms
 from ledger.log import BoundedLog, EventLog
 from ledger.outbox import Outbox
@@ -97,9 +98,8 @@ def view_of(directory: Path) -> Iterator[ViewStore]:
 
 
 async def statuses(store: ViewStore, log: BoundedLog | None) -> list[PartitionStatus]:
-    """Return where each partition of a view stands, and where its log begins and ends."""
-    rows = [Rows(store, Partition(0))]
-    rows += [Rows(store, Partition(number)) for number in range(1, rows[0].meta.partition_count)]
+    """Return where each partition that a view has stands, and where its log begins and ends."""
+    rows = [Rows(store, partition) for partition in stored_partitions(store)] or [Rows(store, Partition(0))]
     return [
         PartitionStatus(
             partition=partition_rows.partition,
@@ -116,21 +116,25 @@ async def statuses(store: ViewStore, log: BoundedLog | None) -> list[PartitionSt
 
 
 async def rebuild(
-    directory: Path, log: EventLog, progress: Progress, fill: Callable[[ViewStore], Awaitable[None]] | None = None
+    directory: Path,
+    log: EventLog,
+    progress: Progress,
+    fill: Callable[[ViewStore], Awaitable[None]] | None = None,
+    partitions: Collection[Partition] | None = None,
 ) -> int:
     """Replace the view by one folded from the beginning of ``log``; return at which record it ends, counted from there.
 
-    ``fill`` may write rows first, such as those of the tables; the log is then folded from there on. The old view stays
-    until the new one is whole, so a log that no longer begins at its first record (``Unavailable``, ``log_gap``) costs
-    nothing. Abandonments that still wait to be written are carried over: they are not in the log yet. Raises
-    ``StateDirectoryLocked``, and the ``Unavailable`` that stops a partition.
+    ``partitions`` are those that the view is to have; None: all. ``fill`` may write rows first, such as those of the
+    tables; the log is then folded from there on. The old view stays until the new one is whole, so a log that no longer
+    begins at its first record (``Unavailable``, ``log_gap``) costs nothing. Abandonments that still wait to be written
+    are carried over: they are not in the log yet. Raises ``StateDirectoryLocked``, and the ``Unavailable`` that stops a
+    partition.
     """
     view, rebuilt, discarded = directory / VIEW, directory / REBUILT, directory / DISCARDED
-    manifest = await log.manifest(timeout_s=START_TIMEOUT_S)
     waiting = []
     # A view that cannot be read any more is a reason to rebuild it, not to refuse.
     with suppress(StoreFailed), view_of(directory) as old:
-        waiting = list(Outbox(old).entries(manifest.partition_count))
+        waiting = list(Outbox(old).entries(list(stored_partitions(old))))
     for leftover in (rebuilt, discarded):
         shutil.rmtree(leftover, ignore_errors=True)
     store = RocksViewStore(rebuilt)
@@ -140,7 +144,7 @@ async def rebuild(
             outbox.put(partition, event)
         if fill is not None:
             await fill(store)
-        count = await _fold_all(Replica(log, store), log, progress)
+        count = await _fold_all(Replica(log, store, partitions=partitions), log, progress)
         store.flush()
     except BaseException:
         store.close()
@@ -157,7 +161,7 @@ async def rebuild(
 async def _fold_all(replica: Replica, log: EventLog, progress: Progress) -> int:
     await replica.start(timeout_s=START_TIMEOUT_S)
     try:
-        partitions = [Partition(number) for number in range(replica.partition_count)]
+        partitions = list(replica.held)
         ends = {partition: await log.end(partition, timeout_s=START_TIMEOUT_S) for partition in partitions}
         total = sum(ends.values())
         while True:

@@ -12,6 +12,7 @@ import typer
 from cli.failures import ExitCode, report
 from cli.kafka import AliasKeyFile, Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, print_json
+from cli.policy import parsed, show_policy
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.kafka_topics import (
     PARTITION_COUNT_DEFAULT,
@@ -20,7 +21,8 @@ from ledger.adapters.kafka_topics import (
     create_topics,
 )
 from ledger.alias import AliasKey
-from ledger.composition import alias_key_in, open_kafka
+from ledger.composition import alias_key_in, open_kafka, set_policy_on_kafka
+from ledger.errors import InvalidInput
 from ledger.policy import Policy
 
 topics = typer.Typer(no_args_is_help=True, help="Make and check the Kafka topics of a ledger.")
@@ -71,6 +73,26 @@ async def format_ledger(settings: KafkaSettings, alias_key: AliasKey) -> str:
         ledger = await open_kafka(settings, Path(directory), alias_key, format_policy=Policy(), reports=False)
         await ledger.close()
         return ledger.ledger_id.hex()
+
+
+@topics.command("policy")
+def policy(
+    changes: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Fields as 'policy show' names them.")],
+    bootstrap: Bootstrap = None,
+    prefix: Prefix = "turnledger",
+    alias_key_file: AliasKeyFile = Path("alias.key"),
+    as_json: AsJson = False,
+) -> None:
+    """Change the policy where no replica holds all partitions; as 'policy set' does it elsewhere.
+
+    Reads the rows of all partitions, from their tables as far as these verify, into a temporary directory, without
+    any content. Can be run again to finish an interrupted change.
+    """
+    settings = kafka_settings(bootstrap, prefix)
+    if not alias_key_file.is_file():
+        raise InvalidInput("alias_key_file", f"{alias_key_file} does not exist; name the ledger's key")
+    changed = set_policy_on_kafka(settings, alias_key_in(alias_key_file), dict(map(parsed, changes)))
+    show_policy(*asyncio.run(changed), as_json=as_json)
 
 
 @topics.command("check")

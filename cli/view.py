@@ -18,6 +18,7 @@ from cli.output import AsJson, console, moment, print_json, progress
 from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
 from ledger.composition import bootstrap_kafka
 from ledger.errors import InvalidInput, StateDirectoryLocked
+from ledger.holding import parse_partitions
 from ledger.settings import default_directory
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -40,13 +41,13 @@ def status(
 ) -> None:
     """Say whether a service is ready, or where the view of a state directory stands that nobody has open."""
     if url is not None:
-        reason = asyncio.run(_not_ready_reason(url))
+        reason, held = asyncio.run(_readiness(url))
         if as_json:
-            print_json({"ready": not reason, "reason": reason})
+            print_json({"ready": not reason, "reason": reason, **({"partitions": held} if held else {})})
         elif reason:
             report(f"not ready: {reason}")
         else:
-            console().print("ready")
+            console().print(f"ready for partitions {held}" if held else "ready")
         raise typer.Exit(ExitCode.UNAVAILABLE if reason else ExitCode.OK)
     chosen = directory or default_directory()
     try:
@@ -59,9 +60,9 @@ def status(
         console().print(_status_table(chosen, found))
 
 
-async def _not_ready_reason(url: str) -> str:
+async def _readiness(url: str) -> tuple[str, str]:
     async with service_client(url) as client:
-        return await client.not_ready_reason()
+        return await client.readiness()
 
 
 async def _statuses(directory: Path, bootstrap: str | None, prefix: str) -> list[PartitionStatus]:
@@ -104,6 +105,12 @@ def rebuild_view(
     directory: Directory = None,
     bootstrap: Bootstrap = None,
     prefix: Prefix = "turnledger",
+    partitions: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TURNLEDGER_PARTITIONS", help="Those that the replica holds, such as 0-7,12. Default: all."
+        ),
+    ] = None,
     source: Annotated[
         Source, typer.Option("--from", help="'tables' (on Kafka) reads rows that processors made, then folds the rest.")
     ] = Source.LOG,
@@ -116,9 +123,10 @@ def rebuild_view(
     chosen = directory or default_directory()
     if source is Source.TABLES and is_embedded(chosen):
         raise InvalidInput("from", "an embedded ledger has no tables; its view is rebuilt from the log")
+    held = None if partitions is None else parse_partitions(partitions, "partitions")
     refused: dict[int, str] = {}
     try:
-        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, source, refused))
+        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, held, source, refused))
     except StateDirectoryLocked:
         raise StateDirectoryLocked(f"{chosen} is open in another process; stop it first") from None
     if as_json:
@@ -129,7 +137,14 @@ def rebuild_view(
     console().print(f"the view in {chosen} was rebuilt from {count} records")
 
 
-async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: Source, refused: dict[int, str]) -> int:
+async def _rebuild(
+    directory: Path,
+    bootstrap: str | None,
+    prefix: str,
+    held: frozenset[Partition] | None,
+    source: Source,
+    refused: dict[int, str],
+) -> int:
     kafka = kafka_settings(bootstrap, prefix) if bootstrap else None
     async with log_of(directory, kafka) as log:
         with progress() as bar:
@@ -145,7 +160,7 @@ async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: 
                     positions, ends = zip(*read.values(), strict=True)
                     bar.update(reading, completed=sum(positions), total=sum(ends))
 
-                for result in await bootstrap_kafka(kafka, store, show):
+                for result in await bootstrap_kafka(kafka, store, show, partitions=held):
                     if result.refused:
                         refused[result.partition] = result.refused
                 bar.remove_task(reading)
@@ -155,4 +170,5 @@ async def _rebuild(directory: Path, bootstrap: str | None, prefix: str, source: 
                 log,
                 lambda folded, total: bar.update(task, completed=folded, total=total),
                 fill if source is Source.TABLES else None,
+                held,
             )

@@ -190,6 +190,8 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: KindWord | None = None
     at_ms: int | None = None
     event_id: str | None = None
+    partition: int | None = None
+    """The one that is not held."""
     advice: str | None = None
 
 

@@ -147,7 +147,8 @@ class Committer:
         return begun_at_ms + self._settings.commit_window_ms
 
     async def commit(self, turn: Turn, *, timeout_s: float | None = None) -> Verdict:
-        """Append one turn; return its verdict. Raises ``Unavailable`` (certainly not written) or ``Unknown``."""
+        """Append one turn; return its verdict. Raises ``NotHeld``, ``Unavailable`` (both: certainly not written) or
+        ``Unknown``."""
         scope = turn.scope
         event_digest = self._alias_key.event_id(scope, turn.event_id)
 
@@ -196,6 +197,7 @@ class Committer:
         checked_text("event_id", event_id, ID_BYTES_MAX)
         event = abandonment(self._alias_key, scope, event_id, self._now_ms(), self._settings.commit_window_ms)
         partition = self.partition(scope)
+        self._replica.require(partition)
         self._outbox.put(partition, event)
         try:
             verdict = await self.submit(scope, event_id, event.event_id, lambda _: event, None, timeout_s=timeout_s)
@@ -305,13 +307,13 @@ class Committer:
 
     def abandonments_waiting(self) -> int:
         """Return how many abandonments are kept on disk."""
-        return sum(1 for _ in self._outbox.entries(self._replica.partition_count))
+        return sum(1 for _ in self._outbox.entries(self._replica.held))
 
     async def _abandon_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.abandon_retry_s)
             try:
-                kept = list(self._outbox.entries(self._replica.partition_count))
+                kept = list(self._outbox.entries(self._replica.held))
             except StoreFailed:
                 continue
             for partition, event in kept:

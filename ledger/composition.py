@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,8 @@ from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.disk import DiskUse, RowsDisk
 from ledger.errors import InvalidInput
+from ledger.formatting import policy_from
+from ledger.holding import held_of, release
 from ledger.keeper import DiskKeeper, Keeper, Keeping, Together
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
@@ -53,6 +55,8 @@ MEMORY_CACHE_BYTES = 8 * 1024 * 1024
 """Of uncompressed blocks, twice: the blocks themselves are in memory already."""
 BOOTSTRAP_TIMEOUT_S = 30.0
 """For the first answer of a broker; reading the tables takes as long as it takes."""
+POLICY_TIMEOUT_S = 3_600.0
+"""For folding what the tables do not have, when only the policy is to be changed: a whole log if there are none."""
 
 
 def alias_key_in(path: Path) -> AliasKey:
@@ -207,6 +211,7 @@ async def open_kafka(
     directory: Path,
     alias_key: AliasKey,
     *,
+    partitions: frozenset[Partition] | None = None,
     settings: LedgerSettings | None = None,
     format_policy: Policy | None = None,
     on_outcome: Callable[[Record, Outcome], None] | None = None,
@@ -214,13 +219,17 @@ async def open_kafka(
 ) -> Ledger:
     """Open a replica on Kafka whose rows live in ``directory``.
 
-    Partitions without rows are read from the tables, as far as those verify, and from the log otherwise. The topics
-    must exist ('turnledger topics create'); ``format_policy`` formats them when they are new. ``reports`` false: the
-    replica does not say what it holds, as one whose directory is removed at once. Raises ``ManifestMismatch``,
-    ``Unavailable``, ``StateDirectoryLocked``, ``InvalidInput``.
+    ``partitions`` are those that it holds, None: all; whatever asks for another one gets ``NotHeld``, and what
+    ``directory`` has of others is deleted. Partitions without rows are read from the tables, as far as those verify,
+    and from the log otherwise. The topics must exist ('turnledger topics create'); ``format_policy`` formats them when
+    they are new. ``reports`` false: the replica does not say what it holds, as one whose directory is removed at once.
+    Raises ``ManifestMismatch``, ``Unavailable``, ``StateDirectoryLocked``, and ``InvalidInput`` for partitions that the
+    log does not have and a wrong name.
     """
     settings = settings or LedgerSettings()
     name = name_or_host(settings.reporter_name)
+    if partitions is not None:
+        held_of(partitions, await kafka_partition_count(kafka))
     store = RocksViewStore(directory / "view")
     try:
         copies = RocksViewStore(directory / "content")
@@ -236,12 +245,13 @@ async def open_kafka(
                 name=name,
                 interval_s=settings.report_interval_s,
             )
-        await bootstrap_kafka(kafka, store)
+        await release_kafka(kafka, store, copies, partitions)
+        await bootstrap_kafka(kafka, store, partitions=partitions)
     except BaseException:
         store.close()
         copies.close()
         raise
-    contents = KafkaContentStore(kafka, copies)
+    contents = KafkaContentStore(kafka, copies, partitions=partitions)
 
     def keeping(_: Reader, replica: Replica) -> Keeping:
         use = DiskUse()
@@ -269,6 +279,8 @@ async def open_kafka(
         contents,
         store,
         alias_key,
+        partitions=partitions,
+        tables=None if partitions is None else KafkaLog(kafka, TABLES),
         settings=settings,
         on_outcome=on_outcome,
         keeper=keeping,
@@ -283,18 +295,60 @@ async def open_kafka(
     return ledger
 
 
+async def set_policy_on_kafka(
+    kafka: KafkaSettings, alias_key: AliasKey, changes: dict[str, int | bool]
+) -> tuple[Policy, int]:
+    """Change fields of the policy in every partition; return it and its generation.
+
+    For a fleet in which no replica holds all partitions: their rows are read into a directory that is thrown away,
+    without any content. Raises what opening a ledger and ``Ledger.set_policy`` raise, ``InvalidInput``.
+    """
+    with scratch_view() as store, scratch_view() as copies:
+        await bootstrap_kafka(kafka, store)
+        # Its contents are not started: nothing is copied.
+        async with Ledger(KafkaLog(kafka), KafkaContentStore(kafka, copies), store, alias_key) as ledger:
+            await ledger.start(timeout_s=POLICY_TIMEOUT_S)
+            policy = policy_from(ledger.policy(), changes)
+            return policy, await ledger.set_policy(policy)
+
+
+async def kafka_partition_count(kafka: KafkaSettings) -> int:
+    """Return how many partitions the log has. Raises ``Unavailable``."""
+    log = KafkaLog(kafka)
+    try:
+        return (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
+    finally:
+        await log.close()
+
+
+async def release_kafka(
+    kafka: KafkaSettings, store: RocksViewStore, copies: RocksViewStore, partitions: Collection[Partition] | None
+) -> list[Partition]:
+    """Take what the stores have of other partitions off the disk; return these. Raises like ``holding.release``."""
+    log = KafkaLog(kafka)
+    try:
+        count = (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
+        return await release(store, copies, log, held_of(partitions, count))
+    finally:
+        await log.close()
+
+
 async def bootstrap_kafka(
-    kafka: KafkaSettings, store: ViewStore, progress: Progress | None = None
+    kafka: KafkaSettings,
+    store: ViewStore,
+    progress: Progress | None = None,
+    *,
+    partitions: Collection[Partition] | None = None,
 ) -> list[Bootstrapped]:
-    """Read the tables of those partitions that have no rows in ``store``; the log makes the rest.
+    """Read the tables of those ``partitions`` (None: all) that have no rows in ``store``; the log makes the rest.
 
     Raises ``Unavailable`` when the log cannot be reached, ``StoreFailed``.
     """
     log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
     try:
         manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
-        everything = [Partition(number) for number in range(manifest.partition_count)]
-        empty = [partition for partition in everything if needs_bootstrap(store, partition)]
+        held = held_of(partitions, manifest.partition_count)
+        empty = [partition for partition in held if needs_bootstrap(store, partition)]
         return await bootstrap(store, log, tables, empty, progress=progress) if empty else []
     finally:
         await tables.close()

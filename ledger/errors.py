@@ -58,12 +58,28 @@ class NotAuthenticated(CallerError):
     advice = "send 'Authorization: Bearer <token>' with a token from the auth file"
 
 
+class NotHeld(CallerError):
+    """This replica does not hold the ``partition`` that was asked for (HTTP 421); nothing was written."""
+
+    advice = "ask a replica that holds the partition"
+
+    def __init__(self, partition: int, detail: str = "") -> None:
+        super().__init__(f"partition {partition} is not held by this replica{detail and f': {detail}'}")
+        self.partition = partition
+
+
+class NeedsEveryPartition(CallerError):
+    """What concerns every partition was asked of a replica that holds some (HTTP 421); nothing was written."""
+
+    advice = "ask a replica that holds all partitions, or run 'turnledger topics policy' against Kafka"
+
+
 class Unavailable(RetryableError):
     """A read or a commit cannot be answered truthfully now.
 
     ``reason`` is one word a program can branch on: ``lagging``, ``deadline``, ``leader``, ``log_gap``,
     ``log_diverged``, ``upgrade``, ``manifest``, ``content_lag``, ``closed``, ``broker``, ``storage``, ``service``,
-    ``policy``, ``defect``.
+    ``policy``, ``holder``, ``defect``.
     """
 
     def __init__(self, reason: str, message: str) -> None:

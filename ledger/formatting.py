@@ -7,22 +7,42 @@ two processes that format at once agree: the log's order decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import msgspec
 
 from ledger import codec
 from ledger.alias import CONTROL_KEY, DIGEST_VERSION, AliasKey
 from ledger.barrier import Barrier
-from ledger.errors import CallerError, InvalidInput, ManifestMismatch, Unavailable
+from ledger.errors import (
+    CallerError,
+    InvalidInput,
+    ManifestMismatch,
+    NeedsEveryPartition,
+    Unavailable,
+    UndecodableRecord,
+)
 from ledger.event import Event, LedgerFormatted, PolicyChanged
-from ledger.log import AppendUncertain, EventLog
+from ledger.holding import partitions_text
+from ledger.log import AppendUncertain, EventLog, Record
 from ledger.policy import Policy, check
+from ledger.reading import read
 from ledger.replica import Replica
+from ledger.rows import Kind, MetaRow
 from ledger.turn import Partition, Position
 
 ADMIN_ATTEMPTS_MAX = 5
 """How often an admin record is appended again when its fate is unknown; the fold takes the first."""
 LEADER_PAUSE_S = 0.2
 """Between two requests for the end of a partition whose leader did not answer."""
+FORMATTED_WITHIN_RECORDS = 1_000
+"""Records of a partition among which the one that formats it is looked for: it is the first, but for what a foreign
+producer wrote before."""
+TABLE_TAIL_RECORDS = 256
+"""The end of a table that is read first for its last meta row; then four times as much, until there is one."""
+CANONICAL = Partition(0)
+"""Formatted first; the ID that it has is the ledger's."""
 
 
 class PolicyConflict(CallerError):
@@ -37,13 +57,16 @@ class Formatter:
     def __init__(
         self,
         log: EventLog,
+        tables: EventLog | None,
         replica: Replica,
         barrier: Barrier,
         alias_key: AliasKey,
         now_ms: Callable[[], int],
         new_id: Callable[[], bytes],
     ) -> None:
+        """``tables`` are asked whose ledger it is when partition 0 is not held and its first record was trimmed."""
         self._log = log
+        self._tables = tables
         self._replica = replica
         self._barrier = barrier
         self._alias_key = alias_key
@@ -51,10 +74,14 @@ class Formatter:
         self._new_id = new_id
 
     async def format(self, policy: Policy, *, timeout_s: float) -> bytes:
-        """Format every partition that is not; return the ledger ID. Can be run again to finish."""
+        """Format every partition that is not; return the ledger ID. Can be run again to finish.
+
+        Raises ``NeedsEveryPartition`` on a replica that holds some.
+        """
         check(policy)
+        self.require_every_partition("formatting")
         count = self._replica.partition_count
-        ledger_id = await self._format_partition(Partition(0), self._new_id(), policy, timeout_s)
+        ledger_id = await self._format_partition(CANONICAL, self._new_id(), policy, timeout_s)
         for number in range(1, count):
             await self._format_partition(Partition(number), ledger_id, policy, timeout_s)
         return ledger_id
@@ -81,9 +108,11 @@ class Formatter:
     async def set_policy(self, policy: Policy, *, timeout_s: float) -> int:
         """Write a policy to every partition; return its generation. Running it again finishes an interrupted change.
 
-        Of two changes at once the one that partition 0 has last stands; the other raises ``PolicyConflict``.
+        Of two changes at once the one that partition 0 has last stands; the other raises ``PolicyConflict``. Raises
+        ``NeedsEveryPartition`` on a replica that holds some: what the others have decides the generation.
         """
         check(policy)
+        self.require_every_partition("a change of the policy")
         partitions = [Partition(number) for number in range(self._replica.partition_count)]
         for _ in range(ADMIN_ATTEMPTS_MAX):
             for partition in partitions:
@@ -100,9 +129,15 @@ class Formatter:
                 if meta.generation < generation:
                     event = PolicyChanged(generation=generation, written_at_ms=self._now_ms(), policy=policy)
                     await self._append(partition, event, timeout_s)
-            if self._replica.rows(Partition(0)).meta.policy != policy:
+            if self._replica.rows(CANONICAL).meta.policy != policy:
                 raise PolicyConflict("another policy change came first; look at it, then change it again if need be")
         raise Unavailable("policy", "other policy changes are under way; run it again")
+
+    def require_every_partition(self, what: str) -> None:
+        """Raise ``NeedsEveryPartition`` on a replica that holds some."""
+        if self._replica.is_partial:
+            held = partitions_text(self._replica.held)
+            raise NeedsEveryPartition(f"{what} concerns every partition, and this replica holds {held} only")
 
     async def _pass_barrier(self, partition: Partition, timeout_s: float) -> None:
         """Pass the barrier, asking again while there is time: a process may start before its broker answers well."""
@@ -136,10 +171,11 @@ class Formatter:
 
         Raises ``ManifestMismatch`` naming what differs, ``Unavailable`` when the log cannot be read.
         """
-        await asyncio.gather(
-            *(self._pass_barrier(Partition(number), timeout_s) for number in range(self._replica.partition_count))
-        )
-        ledger_id = self._replica.rows(Partition(0)).meta.ledger_id
+        await asyncio.gather(*(self._pass_barrier(partition, timeout_s) for partition in self._replica.held))
+        if CANONICAL in self._replica.held:
+            ledger_id = self._replica.rows(CANONICAL).meta.ledger_id
+        else:
+            ledger_id = await canonical_ledger_id(self._log, self._tables, timeout_s=timeout_s)
         for partition, state in self._replica.states().items():
             meta = state.rows.meta
             if not meta.ledger_id:
@@ -165,6 +201,52 @@ class Formatter:
                     "every ID would be unknown"
                 )
         return ledger_id
+
+
+async def canonical_ledger_id(log: EventLog, tables: EventLog | None, *, timeout_s: float) -> bytes:
+    """Return the ledger ID of partition 0 as the log says, or where that was trimmed the last meta row of its table.
+
+    Raises ``ManifestMismatch`` when it is not formatted, ``Unavailable`` when it cannot be read.
+    """
+    end = await log.end(CANONICAL, timeout_s=timeout_s)
+    upto = Position(min(end, FORMATTED_WITHIN_RECORDS))
+    try:
+        async with aclosing(read(log, CANONICAL, Position(0), upto)) as records:
+            ledger_id = await _formatted_id(records)
+    except Unavailable as error:
+        if error.reason != "log_gap" or tables is None:
+            raise
+        ledger_id = await _ledger_id_of_table(tables, timeout_s)
+    if not ledger_id:
+        raise ManifestMismatch(f"partition {CANONICAL} is not formatted; run 'turnledger topics create' to finish")
+    return ledger_id
+
+
+async def _formatted_id(records: AsyncGenerator[Record, None]) -> bytes:
+    async for record in records:
+        try:
+            event = codec.decode(record.value)
+        except UndecodableRecord:
+            # The fold refuses it too, and goes on.
+            continue
+        if isinstance(event, LedgerFormatted) and event.partition == CANONICAL:
+            return event.ledger_id
+    return b""
+
+
+async def _ledger_id_of_table(tables: EventLog, timeout_s: float) -> bytes:
+    """Return the ledger ID of the last meta row in the table of partition 0: each of its batches has one."""
+    end = await tables.end(CANONICAL, timeout_s=timeout_s)
+    length = TABLE_TAIL_RECORDS
+    while True:
+        start, found = Position(max(0, end - length)), b""
+        async with aclosing(read(tables, CANONICAL, start, end)) as records:
+            async for record in records:
+                if record.key == Kind.META and record.value is not None:
+                    found = msgspec.msgpack.decode(record.value, type=MetaRow).ledger_id
+        if found or not start:
+            return found
+        length *= 4
 
 
 def policy_from(current: Policy, changes: dict[str, int | bool]) -> Policy:

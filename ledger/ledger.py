@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from ledger.alias import AliasKey
@@ -54,6 +55,8 @@ class Ledger:
         store: ViewStore,
         alias_key: AliasKey,
         *,
+        partitions: Collection[Partition] | None = None,
+        tables: EventLog | None = None,
         settings: LedgerSettings | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
         new_id: Callable[[], bytes] = random_id,
@@ -61,7 +64,8 @@ class Ledger:
         keeper: Callable[[Reader, Replica], Keeping] | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``keeper`` makes the part that expires and erases in this process, or takes erased bytes off its disk.
+        """``partitions`` are those that this process holds; None: all. ``tables`` (see ``Formatter``) are closed with
+        the log. ``keeper`` makes the part that expires and erases in this process, or takes erased bytes off its disk.
         ``on_close`` runs when all else is closed."""
         self.settings = settings or LedgerSettings()
         self.alias_key = alias_key
@@ -69,13 +73,14 @@ class Ledger:
         self.contents = contents
         self.store = store
         self.now_ms = now_ms
-        self.replica = Replica(log, store, on_facts=self._on_facts, on_outcome=on_outcome)
+        self._tables = tables
+        self.replica = Replica(log, store, partitions=partitions, on_facts=self._on_facts, on_outcome=on_outcome)
         self.barrier = Barrier(log, self.replica, request_timeout_s=self.settings.read_index_timeout_s)
         parts: tuple[Any, ...] = (alias_key, self.settings, now_ms)
         self.reader = Reader(log, contents, self.replica, self.barrier, *parts)
         self.committer = Committer(log, contents, self.replica, alias_key, self.settings, now_ms, new_id)
         self.conversations = Conversations(self.committer, self.reader, self.replica, *parts)
-        self.formatter = Formatter(log, self.replica, self.barrier, alias_key, now_ms, new_id)
+        self.formatter = Formatter(log, tables, self.replica, self.barrier, alias_key, now_ms, new_id)
         self._keeper = None if keeper is None else keeper(self.reader, self.replica)
         self._on_close = on_close
         self.ledger_id = b""
@@ -120,6 +125,8 @@ class Ledger:
         await self.barrier.close()
         await self.contents.close()
         await self.log.close()
+        if self._tables is not None:
+            await self._tables.close()
         self.store.close()
         if self._on_close is not None:
             await self._on_close()
@@ -149,7 +156,8 @@ class Ledger:
 
         A partition that does not answer is asked again until it does.
         """
-        partition = Partition(0)
+        partitions = itertools.cycle(self.replica.held)
+        partition = next(partitions)
         while True:
             await asyncio.sleep(PROBE_INTERVAL_S)
             try:
@@ -158,21 +166,21 @@ class Ledger:
                 self._probe_failures.append(str(error))
             else:
                 self._probe_failures.clear()
-                partition = Partition((partition + 1) % self.replica.partition_count)
+                partition = next(partitions)
 
     async def set_policy(self, policy: Policy, *, timeout_s: float = 30.0) -> int:
         """Change the policy in every partition; return its generation."""
         return await self.formatter.set_policy(policy, timeout_s=timeout_s)
 
     def policy(self) -> Policy:
-        """Return the policy of partition 0: the same everywhere once a change has finished."""
-        return self.replica.rows(Partition(0)).meta.policy
+        """Return the policy of the first partition that is held: the same in all once a change has finished."""
+        return self.replica.rows(min(self.replica.held)).meta.policy
 
     def _on_facts(self, partition: Partition, facts: Sequence[Fact]) -> None:
         if self._keeper is not None:
             self._keeper.take(partition, facts)
 
     async def confirm(self, *, timeout_s: float = 5.0) -> None:
-        """Pass the barrier of every partition: afterwards the view holds all that was acknowledged before."""
+        """Pass the barrier of every partition that is held: afterwards the view has all that was acknowledged there."""
         for partition in self.replica.states():
             await self.barrier.pass_through(partition, timeout_s=timeout_s)

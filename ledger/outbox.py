@@ -5,7 +5,7 @@ Their kind is not folded, so they are not compared between replicas and no verdi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ledger import codec
 from ledger.event import TurnAbandoned
@@ -31,11 +31,11 @@ class Outbox:
         """The event is in the log."""
         self._store.write({partition_prefix(partition) + OUTBOX_KIND + event_id: None})
 
-    def entries(self, partition_count: int) -> Iterator[tuple[Partition, TurnAbandoned]]:
-        """Yield what is kept."""
-        for number in range(partition_count):
-            lower = partition_prefix(Partition(number)) + OUTBOX_KIND
+    def entries(self, partitions: Iterable[Partition]) -> Iterator[tuple[Partition, TurnAbandoned]]:
+        """Yield what is kept of these partitions."""
+        for partition in partitions:
+            lower = partition_prefix(partition) + OUTBOX_KIND
             for _, value in self._store.scan(lower, lower + b"\xff" * 17):
                 event = codec.decode(value)
                 assert isinstance(event, TurnAbandoned), "only abandonments are kept"
-                yield Partition(number), event
+                yield partition, event

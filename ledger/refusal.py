@@ -15,6 +15,7 @@ from ledger.errors import (
     InvalidInput,
     LedgerError,
     NotAuthenticated,
+    NotHeld,
     NotPermitted,
     RetryableError,
     StoreFailed,
@@ -108,6 +109,9 @@ def refusal_of(error: LedgerError) -> Refusal:
             return Refusal(403, str(error), code="not_permitted")
         case NativeHistory():
             return Refusal(409, str(error), code="native_history")
+        case NotHeld():
+            message = f"Another replica has the state of this user: {error}."
+            return Refusal(421, message, code="not_held", reason="not_held", is_final=True)
         case Unavailable():
             return _ledger_unavailable(error.reason)
         case Unknown():

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
-from ledger.errors import LedgerError, StoreFailed, Unavailable
+from ledger.errors import LedgerError, NotHeld, StoreFailed, Unavailable
 from ledger.fold import UnsupportedUpgrade, is_anchor
+from ledger.holding import held_of
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
 from ledger.partition import Folded, Part, PartitionState, fold_part
 from ledger.report import first_piece, is_crossing
@@ -48,8 +49,9 @@ LOG_ID_KIND = b"\xfe"
 
 
 class Replica:
-    """The rows of all partitions, kept up to date by one task.
+    """The rows of the partitions that are held, kept up to date by one task.
 
+    ``partitions`` are those to hold; None: all. Whatever asks for another one gets ``NotHeld``.
     ``on_facts`` gets the lifecycle facts of each folded batch after it was written; ``on_outcome`` every outcome.
     """
 
@@ -58,10 +60,12 @@ class Replica:
         log: EventLog,
         store: ViewStore,
         *,
+        partitions: Collection[Partition] | None = None,
         on_facts: Callable[[Partition, Sequence[Fact]], None] | None = None,
         on_outcome: Callable[[Record, Outcome], None] | None = None,
     ) -> None:
         self._log = log
+        self._wanted = partitions
         self.store = store
         self._on_facts = on_facts
         self._on_outcome = on_outcome
@@ -73,15 +77,20 @@ class Replica:
         """Identity of the log, as it was at the start."""
         self.on_aligned: Callable[[Partition], None] | None = None
         """Called between two rounds with a partition that is at an aligned place (``ledger.report``)."""
+        self.partition_count = 0
+        """Of the log at the start, whatever is held of it: it decides a principal's partition."""
         self.tail_reopened_count = 0
 
     async def start(self, *, timeout_s: float) -> None:
-        """Compare the log with the rows, then start tailing. Raises ``Unavailable``."""
+        """Compare the log with the rows, then start tailing.
+
+        Raises ``Unavailable``, and ``InvalidInput`` for partitions that the log does not have.
+        """
         manifest = await self._log.manifest(timeout_s=timeout_s)
         self.log_id = manifest.log_id
+        self.partition_count = manifest.partition_count
         now_s = asyncio.get_running_loop().time()
-        for number in range(manifest.partition_count):
-            partition = Partition(number)
+        for partition in held_of(self._wanted, manifest.partition_count):
             state = PartitionState(rows=Rows(self.store, partition), progressed_at_s=now_s, caught_up_at_s=now_s)
             self._partitions[partition] = state
             self._check_log_id(partition, manifest.log_id)
@@ -115,23 +124,35 @@ class Replica:
                     future.set_exception(closed)
 
     @property
-    def partition_count(self) -> int:
-        """Number of partitions, as the log had them at the start."""
-        return len(self._partitions)
+    def held(self) -> Collection[Partition]:
+        """The partitions that are held, in order."""
+        return self._partitions.keys()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there are partitions that are not held."""
+        return len(self._partitions) < self.partition_count
+
+    def require(self, partition: Partition) -> None:
+        """Raise ``NotHeld`` for a partition that is not held."""
+        if partition not in self._partitions:
+            raise NotHeld(partition)
 
     def state(self, partition: Partition) -> PartitionState:
-        """Return a partition's state; raises the ``Unavailable`` that stopped it."""
-        state = self._partitions[partition]
+        """Return a partition's state; raises ``NotHeld``, or the ``Unavailable`` that stopped it."""
+        state = self._partitions.get(partition)
+        if state is None:
+            raise NotHeld(partition)
         if state.stopped is not None:
             raise state.stopped
         return state
 
     def states(self) -> dict[Partition, PartitionState]:
-        """Return all partitions' states, stopped ones too."""
+        """Return the states of the partitions that are held, stopped ones too."""
         return self._partitions
 
     def rows(self, partition: Partition) -> Rows:
-        """Return the rows of a partition; raises the ``Unavailable`` that stopped it."""
+        """Return the rows of a partition; raises like ``state``."""
         return self.state(partition).rows
 
     async def reached(self, partition: Partition, position: Position, *, timeout_s: float) -> None:
@@ -412,10 +433,10 @@ class Replica:
         for partition, state in self._partitions.items():
             if state.stopped is not None:
                 continue
-            if manifest.partition_count != len(self._partitions):
+            if manifest.partition_count != self.partition_count:
                 message = (
                     f"the log has {manifest.partition_count} partitions, the ledger was formatted for "
-                    f"{len(self._partitions)}; principals would be split: go on in a ledger with new topics"
+                    f"{self.partition_count}; principals would be split: go on in a ledger with new topics"
                 )
                 self._stop_partition(partition, Unavailable("manifest", message))
             elif manifest.log_id != self.log_id:

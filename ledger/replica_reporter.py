@@ -130,7 +130,9 @@ class ReplicaReporter:
         replica.on_aligned = self._on_aligned
 
     async def start(self) -> None:
-        """Start reporting."""
+        """Start reporting. What an earlier process with this directory held and this one does not is withdrawn."""
+        count, held = self._replica.partition_count, self._replica.held
+        self._reporter.give_up(Partition(number) for number in range(count) if number not in held)
         await self._reporter.start()
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -148,6 +148,8 @@ class Reporter:
         self._now_ms = now_ms
         self._on_idle = on_idle
         self._told: dict[Partition, _Told] = {}
+        self._given_up: set[Partition] = set()
+        """Partitions whose last report is to be withdrawn."""
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
 
@@ -170,6 +172,10 @@ class Reporter:
     def digested(self, partition: Partition, standing: Standing) -> None:
         """The rows at a place, which the partition has left meanwhile, are known."""
         self._told.setdefault(partition, _Told()).digests.append(standing)
+
+    def give_up(self, partitions: Iterable[Partition]) -> None:
+        """Partitions are held no more, and perhaps never were; say so as soon as that can be written."""
+        self._given_up.update(partitions)
 
     async def withdraw(self, partition: Partition) -> None:
         """Say that this process holds a partition no more. Raises ``Unavailable``."""
@@ -205,6 +211,9 @@ class Reporter:
     async def _look(self) -> None:
         """Write every report that is due."""
         now_s = asyncio.get_running_loop().time()
+        for partition in sorted(self._given_up):
+            await self.withdraw(partition)
+            self._given_up.discard(partition)
         writing = []
         for partition, holding in self._holdings().items():
             told = self._told.setdefault(partition, _Told())

@@ -1,4 +1,5 @@
-"""Which checkpoints a lane publishes: at places where replicas stop too, so that what they report can be compared."""
+"""Which checkpoints a lane publishes: at places where replicas stop too, so that what they report can be compared, and
+often enough for whoever trims or verifies."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ledger.tables import Marker
 from ledger.turn import Partition
 
 CHECKPOINT_INTERVAL_S = 60.0
-"""Between the last checkpoint and one at a place where the partition went idle."""
+"""Between the last checkpoint and one that no aligned place asks for."""
 
 
 class Checkpoints:
@@ -25,17 +26,16 @@ class Checkpoints:
         """Of the last one."""
         self._due_s = time.monotonic() + CHECKPOINT_INTERVAL_S
 
-    def aligned(self, before: Marker | None, marker: Marker) -> list[tuple[bytes, bytes | None]]:
-        """Return the checkpoint of the marker before this one, if an aligned place lies between them.
-
-        Only the record behind such a place tells that it is one.
+    def due(self, before: Marker | None, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        """Return the checkpoint that goes with a marker: of the one before it, if an aligned place lies between them,
+        since only the record behind such a place tells that it is one; or its own, if there was none for long.
         """
-        if before is None or not is_crossing(before.anchor_offset, marker.anchor_offset):
-            return []
-        return self._signed(before)
+        if before is not None and is_crossing(before.anchor_offset, marker.anchor_offset):
+            return self._signed(before)
+        return self.timed(marker)
 
-    def idle(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
-        """Return the checkpoint of the last marker of a partition that is idle, if one is due."""
+    def timed(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
+        """Return the checkpoint of a partition's last marker, if there was none for long."""
         if not marker.position or time.monotonic() < self._due_s:
             return []
         return self._signed(marker)

@@ -338,7 +338,7 @@ class Lane:
             {
                 TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
                 LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
-                CHECKPOINTS: self._checkpoints.aligned(self.marker, marker),
+                CHECKPOINTS: self._checkpoints.due(self.marker, marker),
             }
         )
         self._state = TableState(
@@ -355,7 +355,7 @@ class Lane:
 
     async def write_idle_checkpoint(self) -> None:
         """Publish a checkpoint of an idle partition, if one is due. Raises as ``fold`` does."""
-        if self.marker is not None and (checkpoint := self._checkpoints.idle(self.marker)):
+        if self.marker is not None and (checkpoint := self._checkpoints.timed(self.marker)):
             await self._transact({CHECKPOINTS: checkpoint})
 
     async def write_facts(self, facts: Sequence[Fact]) -> None:

@@ -168,6 +168,19 @@ async def test_report_is_made_at_once_when_idle_at_aligned_places_and_when_a_dis
 
 
 @pytest.mark.usefixtures("fast")
+async def test_partition_that_is_held_no_more_is_withdrawn_as_soon_as_that_can_be_written() -> None:
+    topic, held = Topic(), Held()
+    topic.is_away = True
+    async with reporting(topic, held) as running:
+        running.give_up([Partition(1)])
+        await asyncio.sleep(0.1)
+        assert topic.written == []
+        topic.is_away = False
+        await written(topic, 2)
+    assert [None if one is None else one.position for one in topic.written] == [None, 1]
+
+
+@pytest.mark.usefixtures("fast")
 async def test_report_is_made_once_per_interval_and_what_could_not_be_written_is_written_later() -> None:
     topic, held = Topic(), Held()
     topic.is_away = True

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.gateway.errors import TargetRefused, refusal_answer, refusal_from, target_refusal_answer
 from api.gateway.openapi import PATH, describe
 from api.gateway.operations import OPERATIONS, Operation
-from api.gateway.service import Gateway, json_answer
+from api.gateway.service import MIB, Gateway, json_answer
 from api.gateway.upstream import UpstreamFailed
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal
@@ -65,11 +65,20 @@ class WithGateway:
 
 
 def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-    handle, name = operation.handle, operation.name
+    name = operation.name
+
+    async def handle(request: Request) -> Response:
+        if operation.needs_state:
+            # Before anything is read, called or stored.
+            gateway.require_held(request)
+        return await operation.handle(gateway, request)
 
     async def endpoint(request: Request) -> Response:
         try:
-            return await handle(gateway, request)
+            if gateway.forwarding is None:
+                return await handle(request)
+            body_bytes_max = gateway.config.limits.body_mib_max * MIB
+            return await gateway.forwarding.served(handle, request, body_bytes_max=body_bytes_max, reads_first=False)
         except TargetRefused as refused:
             gateway.metrics.served("refused", "by_target")
             return target_refusal_answer(refused)

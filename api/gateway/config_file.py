@@ -30,7 +30,6 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from api.auth import LOCAL_NAMESPACE, LOCAL_ROUTE
 from api.gateway.config import (
@@ -46,14 +45,13 @@ from api.gateway.config import (
     TargetConfig,
     TargetFormat,
 )
+from api.urls import URL_BYTES_MAX, problem_of
 from api.yaml_file import Value, read_yaml, variable_value
 from ledger.continuation import LEDGER_TARGET
 from ledger.turn import TARGET_BYTES_MAX
 
 SETTING = "config"
 """Field of every ``InvalidInput`` that is raised here."""
-URL_BYTES_MAX = 2_048
-"""What HTTP clients and proxies take without asking."""
 WEIGHT_MAX = 1_000
 """A thousandth of the requests is the finest share that anybody tests a model with."""
 TIMEOUT_MIN_S = 0.1
@@ -179,20 +177,9 @@ def _target(value: Value, environ: Mapping[str, str], earlier: Collection[str]) 
 
 def _base_url(value: Value) -> str:
     url = value.text(URL_BYTES_MAX)
-    if not re.fullmatch("[!-~]+", url):
-        value.refuse("must have only visible ASCII characters")
-    if "?" in url or "#" in url:
-        value.refuse("must have no query and no fragment: paths are appended to it")
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    else:
-        if "@" in parts.netloc:
-            value.refuse("must have no user and password: keys come from the environment (api_key_env)")
-    if not is_address:
-        value.refuse("must be an http or https URL with a host")
+    problem = problem_of(url)
+    if problem is not None:
+        value.refuse(problem)
     return url.rstrip("/")
 
 

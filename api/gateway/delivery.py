@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gateway.sse import MEDIA_TYPE
+from api.leaving import left
 
 FRAMES_MAX = 64
 """Frames that wait for a slow client; then the target waits too."""
-T = TypeVar("T")
 
 
 class Delivery:
@@ -101,7 +99,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(left(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -119,21 +117,3 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": frame or b"", "more_body": frame is not None})
             if frame is None:
                 return
-
-
-async def unless_left(request: Request, task: asyncio.Task[T]) -> T:
-    """Return what ``task`` returns; cancel it when the client leaves first."""
-    leaving = asyncio.create_task(_left(request.receive))
-    try:
-        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        leaving.cancel()
-        if not task.done():
-            task.cancel()
-    return await task
-
-
-async def _left(receive: Callable[[], Awaitable[Mapping[str, object]]]) -> None:
-    """Return when the client has gone; whatever else it sends is of no interest."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
+from api.errors import NOT_HELD, NOT_SERVED
 from api.gateway.upstream import UpstreamAnswer, UpstreamFailed
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal, refusal_of
@@ -40,9 +41,10 @@ def _has_api_shape(answer: UpstreamAnswer) -> bool:
 
 def refusal_answer(refusal: Refusal) -> Response:
     """Return the answer that says ``refusal``."""
-    return Response(
-        _encoder.encode(refusal.body()), refusal.status, headers=refusal.headers(), media_type="application/json"
-    )
+    headers = refusal.headers()
+    if refusal.code == NOT_HELD:
+        headers[NOT_SERVED] = NOT_HELD
+    return Response(_encoder.encode(refusal.body()), refusal.status, headers=headers, media_type="application/json")
 
 
 def refusal_from(error: LedgerError | UpstreamFailed) -> Refusal:

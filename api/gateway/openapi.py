@@ -31,6 +31,7 @@ _STATE_ERRORS = {
     400: "The request is wrong, or needs what cannot be continued; `param` names where.",
     409: "It was changed, ended or asked for by another request; or its owner is not the one it was.",
     413: "Something is above its bound.",
+    421: "Another replica has the state, and the maps of the replicas disagree about which.",
     502: "The target broke off its answer, or answered something else than a response.",
     503: "The ledger or the only target that could answer is not available. Retry.",
     504: "The target did not answer in time.",

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from api.gateway import sse
 from api.gateway.background import record_of_run, turn_id_of
 from api.gateway.config import RouteTarget
-from api.gateway.delivery import Delivery, EventStream, unless_left
+from api.gateway.delivery import Delivery, EventStream
 from api.gateway.errors import TargetRefused, owner_refusal, upstream_refusal
 from api.gateway.events import events_of
 from api.gateway.native import NativeTurn
@@ -33,14 +33,13 @@ from api.gateway.running import Running
 from api.gateway.service import MIB, Gateway, json_answer, state_is_off
 from api.gateway.started import start_turn
 from api.gateway.upstream import UpstreamFailed, UpstreamStream, forwarded_headers
+from api.leaving import CLIENT_LEFT, unless_left
 from ledger.commit import TurnStart
 from ledger.continuation import Decision, Free, Pinned, Portable, Target, decide
 from ledger.errors import LedgerError
 from ledger.refusal import PREVIOUS, Refusal
 from ledger.turn import Scope
 
-CLIENT_LEFT = 499
-"""Status of an answer that nobody reads any more, as nginx logs it."""
 RESTING_STATUSES = frozenset({502, 503, 504})
 """Answers after which a target rests: it, or what is in front of it, says that it cannot serve."""
 
@@ -252,7 +251,7 @@ def _let_go(running: Running, ended: asyncio.Task[Any]) -> None:
 async def _buffered(request: Request, attempt: Attempt) -> Response:
     task = _run(attempt.running, _run_buffered(attempt))
     try:
-        response: Response = await unless_left(request, task)
+        response: Response = await unless_left(request.receive, task)
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
@@ -322,7 +321,7 @@ async def _streamed(request: Request, attempt: Attempt) -> Response:
     task.add_done_callback(ended)
     beginning = asyncio.ensure_future(begun())
     try:
-        return await unless_left(request, beginning)
+        return await unless_left(request.receive, beginning)
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if current is not None and current.cancelling():

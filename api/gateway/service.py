@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.auth import LOCAL_PRINCIPAL
+from api.forwarding import Forwarding
 from api.gateway.config import ConversationPolicy, GatewayConfig
 from api.gateway.metrics import GatewayMetrics
 from api.gateway.routing import Routing
@@ -62,6 +63,8 @@ class Gateway:
     upstream: Upstream
     metrics: GatewayMetrics
     now_ms: Callable[[], int] = wall_clock_ms
+    forwarding: Forwarding | None = None
+    """Sends on what concerns principals of other replicas; None: such a request is refused."""
     router: MeteredRouter | None = field(init=False)
     gate: Gate | None = field(init=False)
     refuses_bare_reasoning: set[tuple[str, str]] = field(default_factory=set, init=False)
@@ -117,6 +120,11 @@ class Gateway:
                 raise NotAuthenticated("the API key is not known")
             principal = found[0]
         return self.scopes[principal]
+
+    def require_held(self, request: Request) -> None:
+        """Raise ``NotHeld`` when another replica has the state of whose request it is, ``NotAuthenticated``."""
+        if self.ledger is not None and self.ledger.replica.is_partial:
+            self.ledger.replica.require(self.ledger.reader.partition(self.scope(request)))
 
     def state(self) -> Ledger:
         """Return the ledger. Raises ``Refusal`` when state is off."""

@@ -1,4 +1,4 @@
-"""Calls to targets: the only file of the gateway that opens connections.
+"""Calls to targets.
 
 Rules it keeps: the client's key never goes to a target and the target's key never to a client; a body is read without
 being changed (no compression is asked for); a call that nobody waits for any more is closed, so that the model stops.
@@ -6,23 +6,18 @@ being changed (no compression is asked for); a call that nobody waits for any mo
 
 from __future__ import annotations
 
-import io
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-import aiohttp
 import msgspec
-from yarl import URL
 
+from api.connections import CallFailed, Connections, Incoming
 from api.gateway.config import TargetConfig
 
 BODY_BYTES_MAX = 128 * 1024 * 1024
 """Of a buffered answer: an answer with images in it is some MB; one that never ends must not fill the memory."""
-CHUNK_BYTES = 64 * 1024
-BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
-"""A larger body is written piece by piece, so that other requests are served meanwhile; aiohttp warns otherwise."""
 FORWARDED_REQUEST_HEADERS = ("openai-beta", "traceparent", "tracestate", "x-client-request-id")
 """What of a client's headers concerns the model's answer or tracing; everything else stays here."""
 FORWARDED_ANSWER_PREFIXES = ("openai-", "x-ratelimit-", "x-request-id", "retry-after")
@@ -63,20 +58,20 @@ class UpstreamAnswer:
 class UpstreamStream:
     """An answer that is still coming."""
 
-    def __init__(self, target: str, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, target: str, answer: Incoming) -> None:
         self._target = target
         self._answer = answer
         self.status = answer.status
         self.headers = _passed_on(answer)
-        self.media_type = answer.content_type if _is_plain(answer.content_type) else "application/octet-stream"
+        self.media_type = answer.media_type if _is_plain(answer.media_type) else "application/octet-stream"
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises ``UpstreamFailed``."""
         try:
-            async for chunk in self._answer.content.iter_any():
+            async for chunk in self._answer.chunks():
                 yield chunk
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            _fail(self._target, error, was_sent=True)
+        except CallFailed as failure:
+            raise _failed(self._target, failure) from failure
 
     async def read(self) -> UpstreamAnswer:
         """Return the whole answer. Raises ``UpstreamFailed``."""
@@ -97,23 +92,15 @@ class Upstream:
 
     def __init__(self, targets: Mapping[str, TargetConfig]) -> None:
         self._targets = targets
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = Connections()
 
     async def start(self) -> None:
         """Make the pool of connections."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-            # A cookie is of the client whose answer set it; kept here it would go along with everybody's requests.
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            read_bufsize=CHUNK_BYTES,
-            skip_auto_headers=("User-Agent",),
-        )
+        await self._connections.start()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     @asynccontextmanager
     async def open(
@@ -130,7 +117,6 @@ class Upstream:
 
         ``path`` follows the target's base URL. Raises ``UpstreamFailed``.
         """
-        assert self._session is not None, "started before use"
         config = self._targets[target]
         url = f"{config.base_url.rstrip('/')}{path}"
         sent = {"accept-encoding": "identity", **(headers or {})}
@@ -138,21 +124,21 @@ class Upstream:
             sent["content-type"] = "application/json"
         if config.api_key is not None:
             sent["authorization"] = f"Bearer {config.api_key}"
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=config.connect_timeout_s, sock_read=config.idle_timeout_s
+        calling = self._connections.open(
+            method,
+            f"{url}?{query}" if query else url,
+            headers=sent.items(),
+            added=("accept",),
+            body=body,
+            connect_timeout_s=config.connect_timeout_s,
+            idle_timeout_s=config.idle_timeout_s,
         )
-        try:
-            answer = await self._session.request(
-                method, _url(url, query), data=_data(body), headers=sent, timeout=timeout, allow_redirects=False
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            _fail(target, error, was_sent=not not_sent)
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(calling)
+            except CallFailed as failure:
+                raise _failed(target, failure) from failure
             yield UpstreamStream(target, answer)
-        finally:
-            # Read to its end it goes back to the pool; cut off, it is closed.
-            answer.release() if answer.content.at_eof() else answer.close()
 
     async def send(
         self,
@@ -174,16 +160,7 @@ def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in FORWARDED_REQUEST_HEADERS if name in headers}
 
 
-def _data(body: bytes | None) -> bytes | io.BytesIO | None:
-    return body if body is None or len(body) <= BODY_AT_ONCE_BYTES_MAX else io.BytesIO(body)
-
-
-def _url(url: str, query: str) -> URL:
-    """Return the address as it is, without the normalising that would change a client's query."""
-    return URL(f"{url}?{query}" if query else url, encoded=True)
-
-
-def _passed_on(answer: aiohttp.ClientResponse) -> dict[str, str]:
+def _passed_on(answer: Incoming) -> dict[str, str]:
     names = {name.lower(): value for name, value in answer.headers.items()}
     return {
         name: value
@@ -197,10 +174,5 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _fail(target: str, error: BaseException, *, was_sent: bool) -> NoReturn:
-    """Raise the driver's error as ours, without its text: it may quote a URL or a header."""
-    if isinstance(error, TimeoutError):
-        raise UpstreamFailed(target, "timeout", "it did not answer in time", was_sent=was_sent) from error
-    if not was_sent:
-        raise UpstreamFailed(target, "unreachable", "no connection could be made", was_sent=False) from error
-    raise UpstreamFailed(target, "broken", "it closed the connection before its answer ended", was_sent=True) from error
+def _failed(target: str, failure: CallFailed) -> UpstreamFailed:
+    return UpstreamFailed(target, failure.reason, str(failure), was_sent=failure.was_sent)

@@ -298,8 +298,15 @@ class LedgerClient:
 
     async def not_ready_reason(self) -> str:
         """Return why the service must not get traffic now, or an empty string. Raises ``Unavailable``."""
+        return (await self.readiness())[0]
+
+    async def readiness(self) -> tuple[str, str]:
+        """Return the same, and which partitions the service holds, empty: all. Raises ``Unavailable``."""
         response = await self._get("/health/ready")
-        return str(response.json().get("reason", "")) if response.status_code in (200, 503) else response.text
+        if response.status_code not in (200, 503):
+            return response.text, ""
+        body = response.json()
+        return str(body.get("reason", "")), str(body.get("partitions", ""))
 
     async def metrics(self) -> str:
         """Return the service's metrics in Prometheus' text format. Raises ``Unavailable``."""

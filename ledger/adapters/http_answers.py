@@ -13,7 +13,9 @@ from ledger.errors import (
     FatalError,
     InvalidInput,
     LedgerError,
+    NeedsEveryPartition,
     NotAuthenticated,
+    NotHeld,
     NotPermitted,
     TooLarge,
     Unavailable,
@@ -88,6 +90,10 @@ def error_of(status: int, body: ErrorBody, event_id: str | None) -> LedgerError:
             return NotPermitted(body.message)
         case "native_history":
             return NativeHistory(body.message)
+        case "not_held":
+            return NotHeld(body.partition or 0, body.message.partition(": ")[2])
+        case "needs_every_partition":
+            return NeedsEveryPartition(body.message)
         case "unavailable":
             reason = body.reason or "service"
             return Unavailable(reason, body.message.removeprefix(f"unavailable ({reason}): "))

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,7 +26,8 @@ from ledger.adapters.kafka_producer import KafkaAppender
 from ledger.adapters.kafka_settings import CONTENT, KafkaSettings
 from ledger.adapters.kafka_tail import KafkaTail
 from ledger.content import ContentRef, chunk_key
-from ledger.errors import ContentLost, StoreFailed, Unavailable
+from ledger.errors import ContentLost, NotHeld, StoreFailed, Unavailable
+from ledger.holding import held_of
 from ledger.log import Appended, AppendUncertain, LogGap, RecordBatch
 from ledger.purged import Purged
 from ledger.turn import Partition, Position
@@ -100,9 +101,16 @@ class KafkaContentStore:
     """Contents on Kafka. ``start`` it before the first ``get``."""
 
     def __init__(
-        self, settings: KafkaSettings, store: ViewStore, *, now_ms: Callable[[], int] = _wall_clock_ms
+        self,
+        settings: KafkaSettings,
+        store: ViewStore,
+        *,
+        partitions: Collection[Partition] | None = None,
+        now_ms: Callable[[], int] = _wall_clock_ms,
     ) -> None:
-        """``store`` is for this copy alone. ``now_ms`` is a wall clock, and decides only when a copy is too old."""
+        """``store`` is for this copy alone. ``partitions`` are those that are held, None: all; a call for another one
+        raises ``NotHeld``. ``now_ms`` is a wall clock, and decides only when a copy is too old."""
+        self._partitions = partitions
         self._settings = dataclasses.replace(settings, tail_records_max=RECORDS_MAX)
         self._topic = settings.topic(CONTENT)
         self._now_ms = now_ms
@@ -131,6 +139,7 @@ class KafkaContentStore:
         self, partition: Partition, scope: bytes, content_id: bytes, chunks: Sequence[bytes], *, timeout_s: float
     ) -> ContentRef:
         """See ``ContentStore.put``."""
+        self._require(partition)
         records = [(chunk_key(scope, content_id, number), chunk) for number, chunk in enumerate(chunks)]
         appended = await self._append(partition, records, timeout_s)
         return ContentRef(
@@ -144,6 +153,7 @@ class KafkaContentStore:
 
     async def get(self, partition: Partition, ref: ContentRef, *, timeout_s: float) -> list[bytes]:
         """See ``ContentStore.get``."""
+        self._require(partition)
         keys = [chunk_key(ref.scope, ref.id, number) for number in range(ref.chunks)]
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,6 +175,7 @@ class KafkaContentStore:
 
     async def erase(self, partition: Partition, refs: Sequence[ContentRef], *, timeout_s: float) -> None:
         """See ``ContentStore.erase``."""
+        self._require(partition)
         keys = [chunk_key(ref.scope, ref.id, number) for ref in refs for number in range(ref.chunks)]
         await self._append(partition, [(key, None) for key in keys], timeout_s)
 
@@ -204,6 +215,10 @@ class KafkaContentStore:
             for number, copied in self._copied.items()
             if copied.purged is not None
         }
+
+    def _require(self, partition: Partition) -> None:
+        if self._partitions is not None and partition not in self._partitions:
+            raise NotHeld(partition)
 
     async def _append(
         self, partition: Partition, records: Sequence[tuple[bytes, bytes | None]], timeout_s: float
@@ -256,8 +271,8 @@ class KafkaContentStore:
         self._too_old_ms = int(int(retention_ms or DELETE_RETENTION_DEFAULT_MS) * SAFE_FRACTION)
         self._log_id = manifest.log_id
         positions = {}
-        for number in range(manifest.partition_count):
-            positions[Partition(number)] = await self._resume(Partition(number))
+        for partition in held_of(self._partitions, manifest.partition_count):
+            positions[partition] = await self._resume(partition)
         tail = await KafkaTail.start(self._settings, self._topic, positions, self._leaders)
         self._problem = self._begin_again = None
         try:

@@ -17,7 +17,8 @@ from ledger.adapters.kafka_tail import KafkaTail
 from ledger.adapters.kafka_topics import DELETE_RETENTION_MS
 from ledger.adapters.memory import MemoryViewStore
 from ledger.content import ContentRef, chunk_key
-from ledger.errors import ContentLost, Unavailable
+from ledger.errors import ContentLost, NotHeld, Unavailable
+from ledger.ledger import wall_clock_ms
 from ledger.turn import Partition, Position
 from tests.adapters.kafka_world import P0, P1, TIMEOUT_S, read_to, recreate
 
@@ -28,11 +29,13 @@ CHUNKS = [b"first", b"second"]
 
 @asynccontextmanager
 async def contents(
-    settings: KafkaSettings, store: MemoryViewStore, now_ms: Callable[[], int] | None = None
+    settings: KafkaSettings,
+    store: MemoryViewStore,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    *,
+    partitions: frozenset[Partition] | None = None,
 ) -> AsyncIterator[KafkaContentStore]:
-    content = (
-        KafkaContentStore(settings, store) if now_ms is None else KafkaContentStore(settings, store, now_ms=now_ms)
-    )
+    content = KafkaContentStore(settings, store, partitions=partitions, now_ms=now_ms)
     await content.start()
     try:
         yield content
@@ -55,6 +58,22 @@ async def caught_up(content: KafkaContentStore) -> None:
 
 def row(content_id: bytes, chunk: int, partition: Partition = P0) -> bytes:
     return partition.to_bytes(2, "big") + b"x" + chunk_key(SCOPE, content_id, chunk)
+
+
+async def test_partition_that_is_not_held_is_neither_copied_nor_written_to(kafka_settings: KafkaSettings) -> None:
+    store = MemoryViewStore()
+    async with contents(kafka_settings, MemoryViewStore()) as everything:
+        ref = await put(everything, ID, P0)
+        async with contents(kafka_settings, store, partitions=frozenset({P1})) as half:
+            other = await put(half, OTHER_ID, P1)
+            assert await get(half, other, P1) == CHUNKS
+            for call in (put(half), get(half, ref), half.erase(P0, [ref], timeout_s=TIMEOUT_S)):
+                with pytest.raises(NotHeld) as refused:
+                    await call
+                assert refused.value.partition == P0
+            assert list(half.status().positions) == [P1]
+        assert await get(everything, ref) == CHUNKS
+        assert {key[:2] for key, _ in store.scan(b"", b"\xff" * 3)} == {b"\0\1"}
 
 
 async def test_content_lies_in_the_partition_of_its_principal(kafka_settings: KafkaSettings) -> None:

@@ -44,6 +44,37 @@ def test_topics_are_created_once_formatted_and_checked(run: Run, kafka_bootstrap
     assert [partition["position"] for partition in known] == [partition["end"] for partition in known]
 
 
+def test_replica_that_holds_some_partitions_is_looked_at_rebuilt_and_given_a_policy(
+    run: Run, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    where = ("--bootstrap", kafka_bootstrap, "--prefix", f"cli-{secrets.token_hex(4)}")
+    key = ("--alias-key-file", str(tmp_path / "alias.key"))
+    assert run("topics", "create", *where, *key, "--replication-factor", "1", "--partitions", "4").code == 0
+    replica = ("--directory", str(tmp_path / "replica"))
+    some = ("--partitions", "1,3")
+    # Nobody else has to be there for the two that are held.
+    with serving(*where, *key, *replica, *some, "--holders", "0-3=http://127.0.0.1:9") as url:
+        refused = run("policy", "set", "active_ttl_ms=3600000", "--url", url)
+        assert refused.code == 2
+        assert "turnledger topics policy" in refused.err
+        assert run("policy", "show", "--url", url).code == 4, "partition 0 says it, and nobody holds that"
+    assert [one["partition"] for one in run("view", "status", *replica, "--json").json()["partitions"]] == [1, 3]
+    for source in ("log", "tables"):
+        rebuilt = run("view", "rebuild", *where, *replica, *some, "--from", source, "--json")
+        assert rebuilt.json()["records"] == 2
+        known = run("view", "status", *where, *replica, "--json").json()["partitions"]
+        assert [one["partition"] for one in known] == [1, 3]
+    assert run("view", "rebuild", *where, *replica, "--partitions", "1,4").code == 2
+
+    without_key = run("topics", "policy", "active_ttl_ms=3600000", *where, "--alias-key-file", str(tmp_path / "none"))
+    assert without_key.code == 2
+    for _ in range(2):
+        changed = run("topics", "policy", "active_ttl_ms=3600000", *where, *key, "--json")
+        assert (changed.json()["generation"], changed.json()["policy"]["active_ttl_ms"]) == (1, 3_600_000)
+    with serving(*where, *key, "--directory", str(tmp_path / "whole")) as url:
+        assert run("policy", "show", "--url", url, "--json").json()["policy"]["active_ttl_ms"] == 3_600_000
+
+
 def test_brokers_must_be_named(run: Run) -> None:
     ran = run("topics", "check", "--bootstrap", "")
     assert ran.code == 2

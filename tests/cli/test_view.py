@@ -52,7 +52,7 @@ def test_rebuild_keeps_abandonments_that_wait(published: Run, home: Path) -> Non
     store.close()
     assert published("view", "rebuild").code == 0
     store = RocksViewStore(home / "view")
-    assert list(Outbox(store).entries(1)) == [(Partition(0), event)]
+    assert list(Outbox(store).entries([Partition(0)])) == [(Partition(0), event)]
     store.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -57,8 +58,10 @@ async def deploy(
 class Service:
     """One ``turnledger serve`` process with a state directory of its own."""
 
-    def __init__(self, deployment: Deployment, name: str) -> None:
+    def __init__(self, deployment: Deployment, name: str, *options: str, port: int = 0) -> None:
+        """``port`` 0: any free one. ``options`` are of the command."""
         self._deployment = deployment
+        self._options = ("--port", str(port), *options)
         self.directory = deployment.directory / name
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
@@ -66,7 +69,7 @@ class Service:
     async def start(self) -> None:
         """Start and return when it serves."""
         command = [
-            sys.executable, "-m", "cli", "serve", "--port", "0", "--directory", str(self.directory),
+            sys.executable, "-m", "cli", "serve", "--directory", str(self.directory), *self._options,
             "--bootstrap", self._deployment.kafka.bootstrap, "--prefix", self._deployment.kafka.prefix,
             "--alias-key-file", str(self._deployment.key_file), "--log-level", "error",
         ]  # fmt: skip
@@ -79,9 +82,9 @@ class Service:
         assert line.decode().startswith(READY_PREFIX), f"the service ended with {await self._process.wait()}"
         self.url = line.decode().removeprefix(READY_PREFIX).strip()
 
-    def client(self) -> LedgerClient:
+    def client(self, *, token: str | None = None) -> LedgerClient:
         """Return a client of this process."""
-        return LedgerClient(self.url)
+        return LedgerClient(self.url, token=token)
 
     async def kill(self) -> None:
         """End it with SIGKILL."""
@@ -110,6 +113,13 @@ async def running(deployment: Deployment, *names: str) -> AsyncIterator[list[Ser
         yield services
     finally:
         await asyncio.gather(*(service.kill() for service in services))
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number: int = server.getsockname()[1]
+        return number
 
 
 def scope(principal: str = "local") -> Scope:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.loopback.server import running_loopback
-from tests.e2e.replicas import deploy
+from tests.e2e.replicas import deploy, free_port
 from tests.gateway.world import (
     PRINCIPALS,
     EmbeddedWorld,
@@ -20,7 +20,6 @@ from tests.gateway.world import (
     World,
     base_config,
     config_from,
-    free_port,
     kafka_options,
 )
 

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import itertools
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -39,7 +38,7 @@ from ledger.composition import open_embedded, open_kafka
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.settings import LedgerSettings
-from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment
+from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment, free_port
 from tests.gateway.serving import listening
 
 PRINCIPALS = [f"tenant-{number}" for number in range(1000)]
@@ -149,7 +148,7 @@ async def gateway_over(
         now_ms=now_ms,
     )
     await gateway.start()
-    beside = health_app(lambda: "" if ledger is None else ledger.not_ready_reason(), metrics)
+    beside = health_app(ledger, metrics)
     try:
         async with listening(WithGateway(create_gateway_app(gateway), beside)) as url:
             replica = Replica(url=url, gateway=gateway)
@@ -427,10 +426,3 @@ def kafka_options(deployment: Deployment) -> tuple[str, ...]:
     kafka = deployment.kafka
     where = ("--bootstrap", kafka.bootstrap, "--prefix", kafka.prefix)
     return (*where, "--alias-key-file", str(deployment.key_file))
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-        return number

@@ -10,11 +10,12 @@ import pytest
 from ledger import report
 from ledger.adapters.kafka_settings import TABLES, KafkaSettings
 from ledger.audit import Filter, replay
-from ledger.composition import scratch_view
+from ledger.composition import open_kafka, scratch_view
 from ledger.errors import Unavailable
+from ledger.table import folded_rows
 from tests.adapters.kafka_world import P1, foreign_transactions
 from tests.cli.conftest import Run, home, run
-from tests.processors.world import PARTITIONS, caught_up, publish, replica, rows_of, until, worker
+from tests.processors.world import ALIAS_KEY, PARTITIONS, caught_up, publish, replica, rows_of, until, worker
 
 __all__ = ["home", "run"]
 
@@ -54,3 +55,9 @@ async def test_log_is_trimmed_to_a_checkpoint_and_everybody_says_where_it_begins
         async with replica(kafka_settings, tmp_path / "second") as other:
             await other.confirm()
             assert rows_of(other.store) == rows_of(ledger.store)
+        # Whose ledger partition 0 is, its table says to a replica that does not hold it.
+        partial = await open_kafka(kafka_settings, tmp_path / "partial", ALIAS_KEY, partitions=frozenset({P1}))
+        async with partial:
+            assert partial.ledger_id == ledger.ledger_id
+            await partial.confirm()
+            assert list(folded_rows(partial.store, P1)) == list(folded_rows(ledger.store, P1))

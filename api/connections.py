@@ -1,0 +1,148 @@
+"""HTTP calls to other processes: the only file that opens connections, for targets of the gateway and for replicas.
+
+Rules it keeps: a call that was never sent is told from one that broke, which decides whether it may be made elsewhere;
+what changes something is sent once; bodies are passed on without being changed; every address that a name resolves to
+is tried.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+import aiohttp
+from yarl import URL
+
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+"""What only reads (RFC 9110, 9.2.1), and may be sent twice."""
+CHUNK_BYTES = 64 * 1024
+BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
+"""A larger body is written piece by piece, so that other requests are served meanwhile; aiohttp warns otherwise."""
+KEEP_ALIVE_S = 30
+"""Below the idle time after which servers drop a connection: what is reused must not be about to be closed."""
+
+
+class CallFailed(Exception):
+    """A call was not answered, or not to the end. Without the driver's text: it may quote a URL or a header."""
+
+    def __init__(self, reason: str, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """``unreachable``, ``timeout`` or ``broken``."""
+        self.was_sent = was_sent
+        """False: no connection was made, so the call may be made elsewhere."""
+
+
+class Incoming:
+    """An answer that is still coming."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self.raw_headers = answer.raw_headers
+        self.media_type = answer.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes. Raises ``CallFailed``."""
+        try:
+            async for chunk in self._answer.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            _fail(error, was_sent=True)
+
+    def close(self) -> None:
+        """Give the connection back if the answer was read to its end, else close it."""
+        self._answer.release() if self._answer.content.at_eof() else self._answer.close()
+
+
+class Connections:
+    """The outgoing connections of one process; ``start`` before use, ``close`` after."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Make the pool of connections."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            # A cookie is of the client whose answer set it; kept here it would go along with everybody's requests.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=CHUNK_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Iterable[tuple[str, str]],
+        added: Iterable[str] = (),
+        body: bytes | None = None,
+        connect_timeout_s: float,
+        idle_timeout_s: float,
+    ) -> AsyncIterator[Incoming]:
+        """Send a request and give its answer once the headers are there; leaving closes it.
+
+        ``url`` is taken as it is, without the normalising that would change a client's query. Of the headers that the
+        driver adds by itself only those of ``added`` are. Raises ``CallFailed``.
+        """
+        assert self._session is not None, "started before use"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=idle_timeout_s)
+        try:
+            answer = await self._session.request(
+                method,
+                URL(url, encoded=True),
+                data=_data(body),
+                headers=list(headers),
+                timeout=timeout,
+                allow_redirects=False,
+                skip_auto_headers=_AUTOMATIC.difference(added),
+                middlewares=() if method in SAFE_METHODS else (_sent_once,),
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            _fail(error, was_sent=not not_sent)
+        incoming = Incoming(answer)
+        try:
+            yield incoming
+        finally:
+            incoming.close()
+
+
+_AUTOMATIC = frozenset({"accept", "accept-encoding", "content-type", "user-agent"})
+
+
+class _BrokeOff(aiohttp.ClientError):
+    """A connection ended after a request was sent on it."""
+
+
+async def _sent_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Let a request that broke off fail: the driver sends a DELETE or PUT again, whatever the first one has done."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _BrokeOff from error
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    return body if body is None or len(body) <= BODY_AT_ONCE_BYTES_MAX else io.BytesIO(body)
+
+
+def _fail(error: BaseException, *, was_sent: bool) -> NoReturn:
+    if isinstance(error, TimeoutError):
+        raise CallFailed("timeout", "it did not answer in time", was_sent=was_sent) from error
+    if not was_sent:
+        raise CallFailed("unreachable", "no connection could be made", was_sent=False) from error
+    raise CallFailed("broken", "it closed the connection before its answer ended", was_sent=True) from error

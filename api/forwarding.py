@@ -1,0 +1,310 @@
+"""Requests about partitions that this replica does not hold: sent to one that does, and its answer passed on.
+
+A handler runs as on any replica. Where it raises ``NotHeld``, before which nothing is written, the same request goes to
+a holder: method, path, query, body and all headers that are meant for the other end. Rules kept here:
+
+- it is forwarded once: whoever gets a forwarded request and does not hold the partition either says so (421), and the
+  replica that was asked first asks the next URL of the range;
+- a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
+  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere;
+- a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
+  unknown, and the caller is told that;
+- the answer is passed on as it comes, to the byte; when the client goes, the call ends.
+
+What is in these requests was checked by nobody but the holder, who knows the same tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+
+import msgspec
+import structlog
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
+from api.errors import NOT_HELD, NOT_SERVED, UNAVAILABLE
+from api.holders import Holders
+from api.leaving import CLIENT_LEFT, unless_left
+from api.metrics import Metrics
+from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
+from ledger.turn import Partition
+
+logger = structlog.get_logger("api.forwarding")
+
+FORWARDED = "turnledger-forwarded"
+"""Header of a request that another replica has sent on."""
+CONNECT_TIMEOUT_S = 1.0
+"""For one URL, with all its addresses: holders are in one network. A range of two that are both cut off is answered
+within the default deadline of a read."""
+REST_S = 5.0
+"""For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
+timeout."""
+DISAGREE = (
+    "another replica sent the request here, so the maps of the replicas disagree; compare --holders there with "
+    "--partitions here"
+)
+_HOP_BY_HOP = frozenset(
+    {
+        "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+        "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+"""Of one connection only (RFC 9110, 7.6.1), with what ``Connection`` itself names."""
+_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED}
+"""The call has a host and a length of its own; the body that was expected is there."""
+_NOT_PASSED_ON = _HOP_BY_HOP | {"date"}
+"""This server writes the date."""
+
+
+class _Named(msgspec.Struct):
+    """Of a body only its event ID: what the caller needs to ask again."""
+
+    event_id: str | None = None
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+class Forwarding:
+    """Sends requests on. One per process; ``start`` before use, ``close`` after."""
+
+    def __init__(self, holders: Holders, metrics: Metrics, *, idle_timeout_s: float) -> None:
+        """``idle_timeout_s`` bounds the silence of a holder; above what a handler may take before its first byte."""
+        self._holders = holders
+        self._metrics = metrics
+        self._idle_timeout_s = idle_timeout_s
+        self._connections = Connections()
+        self._failed_at_s: dict[str, float] = {}
+
+    async def start(self) -> None:
+        """Make the pool of connections."""
+        await self._connections.start()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._connections.close()
+
+    async def served(
+        self,
+        handle: Callable[[Request], Awaitable[Response]],
+        request: Request,
+        *,
+        body_bytes_max: int,
+        reads_first: bool = True,
+    ) -> Response:
+        """Return what ``handle`` answers, or what a holder does where it raises ``NotHeld``.
+
+        ``reads_first`` false: ``handle`` raises it before it reads any of the body, which need not be kept then. Raises
+        what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable`` (``holder``) when
+        nobody could be asked, and ``Unknown``.
+        """
+        body = _Body(request.receive)
+        try:
+            return await handle(Request(request.scope, body.receive) if reads_first else request)
+        except NotHeld as error:
+            partition = Partition(error.partition)
+            refuse_again(request, partition)
+        stack = AsyncExitStack()
+        try:
+            content = await body.whole(body_bytes_max)
+            opening = asyncio.create_task(self._open(stack, partition, request, content))
+            return _PassedOn(await unless_left(request.receive, opening), stack, self._metrics)
+        except (asyncio.CancelledError, ClientDisconnect):
+            await stack.aclose()
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            self._metrics.forwarded("left")
+            return Response(status_code=CLIENT_LEFT)
+        except BaseException:
+            await stack.aclose()
+            raise
+
+    async def ask(
+        self, partition: Partition, request: Request, body: bytes, media_type: str, *, reads: bool
+    ) -> tuple[int, bytes]:
+        """Ask a holder with another body than the request's; return its answer's status and body.
+
+        ``reads``: nothing is changed by it. Raises like ``served``.
+        """
+        async with AsyncExitStack() as stack:
+            incoming = await self._open(stack, partition, request, body, media_type, reads=reads)
+            try:
+                return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
+            except CallFailed as failure:
+                self._metrics.forwarded("broken")
+                raise self._broken(partition, failure, None, reads=reads) from failure
+
+    async def _open(
+        self,
+        stack: AsyncExitStack,
+        partition: Partition,
+        request: Request,
+        body: bytes,
+        media_type: str | None = None,
+        *,
+        reads: bool = False,
+    ) -> Incoming:
+        """Send the request to the holders of a partition, one after the other; return the first answer."""
+        holders = self._holders.of(partition)
+        path = bytes(request.scope.get("raw_path") or request.url.path.encode()).decode("ascii")
+        query = request.scope["query_string"].decode("ascii")
+        headers = _sent_on(request.headers, media_type)
+        reads = reads or request.method in SAFE_METHODS
+        urls = self._in_order(holders.urls)
+        not_held = 0
+        for url in urls:
+            calling = self._connections.open(
+                request.method,
+                f"{url}{path}?{query}" if query else f"{url}{path}",
+                headers=headers,
+                body=body if body or request.method not in SAFE_METHODS else None,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                idle_timeout_s=self._idle_timeout_s,
+            )
+            trying = AsyncExitStack()
+            try:
+                incoming = await trying.enter_async_context(calling)
+            except CallFailed as failure:
+                self._failed_at_s[url] = time.monotonic()
+                logger.warning("holder_failed", partitions=str(holders), url=url, reason=failure.reason)
+                if failure.was_sent and not reads:
+                    self._metrics.forwarded("broken")
+                    raise self._broken(partition, failure, _event_id(request, body), reads=False) from failure
+                continue
+            not_served = incoming.headers.get(NOT_SERVED)
+            # The last one's own reason says more than that nobody has answered.
+            if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
+                not_held += not_served == NOT_HELD
+                logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
+                await trying.aclose()
+                continue
+            self._failed_at_s.pop(url, None)
+            self._metrics.forwarded("answered")
+            stack.push_async_exit(trying.pop_all())
+            return incoming
+        if not_held == len(urls):
+            self._metrics.forwarded("disagreed")
+            message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
+            raise NotHeld(partition, message)
+        self._metrics.forwarded("unreachable")
+        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
+        raise Unavailable("holder", message)
+
+    def _in_order(self, urls: Iterable[str]) -> list[str]:
+        """Return the URLs as the map has them, those that failed just now at the end."""
+        now_s = time.monotonic()
+        return sorted(urls, key=lambda url: now_s < self._failed_at_s.get(url, float("-inf")) + REST_S)
+
+    def _broken(
+        self, partition: Partition, failure: CallFailed, event_id: str | None, *, reads: bool
+    ) -> Unavailable | Unknown:
+        """Return what a caller is told whose request was sent and not answered to the end."""
+        message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
+        return Unavailable("holder", message) if reads else Unknown(event_id or "", message)
+
+
+def refuse_again(request: Request, partition: Partition) -> None:
+    """Raise ``NotHeld`` for a request about a partition that is not held, when another replica has sent it here."""
+    if FORWARDED in request.headers:
+        logger.warning("maps_disagree", partition=partition)
+        raise NotHeld(partition, DISAGREE) from None
+
+
+class _Body:
+    """The body of a request as a handler reads it, kept for whoever gets it next."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._chunks: list[bytes] = []
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._chunks.append(message.get("body", b""))
+            self._is_whole = not message.get("more_body", False)
+        return message
+
+    async def whole(self, bytes_max: int) -> bytes:
+        """Return the body, read to its end. Raises ``TooLarge``, ``ClientDisconnect``."""
+        while not self._is_whole:
+            if (await self.receive())["type"] == "http.disconnect":
+                raise ClientDisconnect
+            if sum(map(len, self._chunks)) > bytes_max:
+                raise TooLarge("body", f"has more than {bytes_max} bytes")
+        return b"".join(self._chunks)
+
+
+class _PassedOn(Response):
+    """A holder's answer on its way to the client."""
+
+    def __init__(self, incoming: Incoming, stack: AsyncExitStack, metrics: Metrics) -> None:
+        self.status_code = incoming.status
+        self.background = None
+        self.raw_headers = [(name.lower(), value) for name, value in incoming.raw_headers if _is_passed(incoming, name)]
+        self._incoming = incoming
+        self._stack = stack
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            sending = asyncio.create_task(self._send(send))
+            try:
+                await unless_left(receive, sending)
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise
+                self._metrics.forwarded("left")
+            except CallFailed as failure:
+                # The answer has begun, so it can only be cut off: the server closes a connection whose answer has no
+                # end, and the client sees that.
+                self._metrics.forwarded("broken")
+                logger.warning("forwarded_answer_broken", reason=failure.reason)
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self._incoming.chunks():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _sent_on(headers: Headers, media_type: str | None) -> list[tuple[str, str]]:
+    """Return the headers of a forwarded request; ``media_type`` replaces that of the body."""
+    dropped = _NOT_SENT_ON | _nominated(headers.getlist("connection"))
+    if media_type is not None:
+        dropped |= {"content-type", "content-encoding"}
+    kept = []
+    for name, value in headers.raw:
+        if name.decode("latin-1").lower() not in dropped:
+            # The driver writes UTF-8; other bytes have no one meaning (RFC 9110, 5.5).
+            kept.append((name.decode("latin-1"), value.decode("utf-8", "replace")))
+    if media_type is not None:
+        kept.append(("content-type", media_type))
+    return [*kept, (FORWARDED, "1")]
+
+
+def _is_passed(incoming: Incoming, name: bytes) -> bool:
+    dropped = _NOT_PASSED_ON | _nominated([incoming.headers.get("connection", "")])
+    return name.decode("latin-1").lower() not in dropped
+
+
+def _nominated(connection: Iterable[str]) -> frozenset[str]:
+    """Return the headers that a ``Connection`` header says are of this connection only."""
+    return frozenset(name.strip().lower() for value in connection for name in value.split(","))
+
+
+def _event_id(request: Request, body: bytes) -> str | None:
+    """Return the event ID that a change names, as far as that can be read."""
+    try:
+        return request.query_params.get("event_id") or _named.decode(body).event_id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
