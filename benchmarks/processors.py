@@ -44,7 +44,7 @@ from processors.status import last_marker
 WRITES = 10
 """Times that each conversation is written."""
 COMPACTION_TIMEOUT_S = 150.0
-"""The broker's cleaner looks every 15 s."""
+"""A few rounds of the broker's cleaner."""
 COMPACTED_AT_ONCE = {
     "segment.ms": "1000",
     "min.compaction.lag.ms": "0",

@@ -112,6 +112,8 @@ def common_properties(nodes: int) -> Mapping[str, str]:
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": in_sync_min,
         "group.initial.rebalance.delay.ms": "0",
+        # Compaction is looked for every 15 s otherwise.
+        "log.cleaner.backoff.ms": "1000",
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",
         "replica.lag.time.max.ms": "3000",
