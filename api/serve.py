@@ -52,8 +52,10 @@ from ledger.turn import Partition
 KEEP_ALIVE_S = 75
 """Above the idle time after which clients and load balancers drop a connection (httpx 5 s, nginx 60 s): the one who
 closes an idle connection must not be the one that a request is on its way to."""
-GRACE_S = 20
-"""For requests under way after SIGTERM: above the deadline of a commit, below the 30 s after which Kubernetes kills."""
+STOP_TIMEOUT_DEFAULT_S = 20
+"""Above the deadline of a commit, below the 30 s after which Kubernetes kills."""
+STOP_TIMEOUT_MAX_S = 7_200
+"""As long as the longest silence of a target that a gateway may be told to bear."""
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "[::1]")
@@ -94,6 +96,8 @@ class ServiceSettings(KafkaSecurity):
     """What people call this replica on Kafka; None: the host's name."""
     report_interval_s: float = _defaults.report_interval_s
     digest_interval_s: float = _defaults.digest_interval_s
+    stop_timeout_s: int = Field(default=STOP_TIMEOUT_DEFAULT_S, ge=1, le=STOP_TIMEOUT_MAX_S)
+    """For requests under way after SIGTERM; then they are cut."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def access(self) -> Access:
@@ -204,7 +208,7 @@ async def _serve(process: _Process, listener: socket.socket) -> None:
             server_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=process.stop_timeout_s,
         )
     )
     serving = asyncio.create_task(server.serve([listener]))
@@ -244,6 +248,11 @@ class _Process:
         self._holders: Holders | None = None
         """Set when partitions are held by others."""
         self._forwardings: list[Forwarding] = []
+
+    @property
+    def stop_timeout_s(self) -> int:
+        """Return for how long requests under way may go on after SIGTERM."""
+        return self._settings.stop_timeout_s
 
     @property
     def is_local(self) -> bool:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
-from api.serve import ServiceSettings, run
+from api.serve import STOP_TIMEOUT_DEFAULT_S, ServiceSettings, run
 from ledger.adapters.http import LedgerClient
 from ledger.answer import Found
 from ledger.errors import InvalidInput
@@ -100,6 +101,26 @@ async def test_signal_ends_the_process_after_the_requests_under_way(tmp_path: Pa
         code, stdout, stderr = await stopping
         assert (code, stdout) == (0, "")
         assert "event-of-" not in stderr
+
+
+async def test_request_that_does_not_end_is_cut_after_the_stop_timeout(tmp_path: Path) -> None:
+    async with serving(tmp_path, stop_timeout_s="1") as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        headers = f"host: {host}\r\ncontent-type: application/json\r\ncontent-length: 9"
+        writer.write(f"POST /ledger/v1/turns HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(f"{service.url}/health/live")).status_code == 200
+        async with asyncio.timeout(STOP_TIMEOUT_DEFAULT_S - 5):
+            code, _, _ = await service.stop(signal.SIGTERM)
+        writer.close()
+        assert (code, await reader.read()) == (0, b"")
+
+
+@pytest.mark.parametrize(("seconds", "allowed"), [(0, False), (1, True), (7_200, True), (7_201, False)])
+def test_stop_timeout_has_bounds(tmp_path: Path, seconds: int, allowed: bool) -> None:
+    with contextlib.nullcontext() if allowed else pytest.raises(ValidationError, match="stop_timeout_s"):
+        assert ServiceSettings(directory=tmp_path, stop_timeout_s=seconds).stop_timeout_s == seconds
 
 
 async def until_refused(host: str, port: int) -> None:
