@@ -114,7 +114,8 @@ async def test_request_that_does_not_end_is_cut_after_the_stop_timeout(tmp_path:
         async with asyncio.timeout(STOP_TIMEOUT_DEFAULT_S - 5):
             code, _, _ = await service.stop(signal.SIGTERM)
         writer.close()
-        assert (code, await reader.read()) == (0, b"")
+        assert code == 0
+        assert b"200" not in (await reader.read())[:20]
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, False), (1, True), (7_200, True), (7_201, False)])
