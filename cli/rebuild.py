@@ -115,6 +115,18 @@ async def statuses(store: ViewStore, log: BoundedLog | None) -> list[PartitionSt
     ]
 
 
+def partitions_in(directory: Path) -> frozenset[Partition] | None:
+    """Return the partitions that a view has; None when it has none or cannot be read. Raises ``StateDirectoryLocked``.
+
+    What is rebuilt goes by them where nobody says more: a disk that holds some partitions may have no room for all.
+    """
+    try:
+        with view_of(directory) as old:
+            return frozenset(stored_partitions(old)) or None
+    except StoreFailed:
+        return None
+
+
 async def rebuild(
     directory: Path,
     log: EventLog,

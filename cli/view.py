@@ -15,7 +15,7 @@ from cli.connection import ServedElsewhere, service_client
 from cli.failures import ExitCode, report
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json, progress
-from cli.rebuild import PartitionStatus, is_embedded, log_of, rebuild, statuses, view_of
+from cli.rebuild import PartitionStatus, is_embedded, log_of, partitions_in, rebuild, statuses, view_of
 from ledger.composition import bootstrap_kafka
 from ledger.errors import InvalidInput, StateDirectoryLocked
 from ledger.holding import parse_partitions
@@ -108,7 +108,8 @@ def rebuild_view(
     partitions: Annotated[
         str | None,
         typer.Option(
-            envvar="TURNLEDGER_PARTITIONS", help="Those that the replica holds, such as 0-7,12. Default: all."
+            envvar="TURNLEDGER_PARTITIONS",
+            help="Those that the replica holds, such as 0-7,12. Default: those of the old view, or all.",
         ),
     ] = None,
     source: Annotated[
@@ -123,10 +124,10 @@ def rebuild_view(
     chosen = directory or default_directory()
     if source is Source.TABLES and is_embedded(chosen):
         raise InvalidInput("from", "an embedded ledger has no tables; its view is rebuilt from the log")
-    held = None if partitions is None else parse_partitions(partitions, "partitions")
+    given = None if partitions is None else parse_partitions(partitions, "partitions")
     refused: dict[int, str] = {}
     try:
-        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, held, source, refused))
+        count = asyncio.run(_rebuild(chosen, bootstrap, prefix, given, source, refused))
     except StateDirectoryLocked:
         raise StateDirectoryLocked(f"{chosen} is open in another process; stop it first") from None
     if as_json:
@@ -141,12 +142,13 @@ async def _rebuild(
     directory: Path,
     bootstrap: str | None,
     prefix: str,
-    held: frozenset[Partition] | None,
+    given: frozenset[Partition] | None,
     source: Source,
     refused: dict[int, str],
 ) -> int:
     kafka = kafka_settings(bootstrap, prefix) if bootstrap else None
     async with log_of(directory, kafka) as log:
+        held = partitions_in(directory) if given is None else given
         with progress() as bar:
             task = bar.add_task("folding", total=None)
 

@@ -327,8 +327,9 @@ async def release_kafka(
     """Take what the stores have of other partitions off the disk; return these. Raises like ``holding.release``."""
     log = KafkaLog(kafka)
     try:
-        count = (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
-        return await release(store, copies, log, held_of(partitions, count))
+        manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
+        held = None if partitions is None else held_of(partitions, manifest.partition_count)
+        return await release(store, copies, log, manifest.log_id, held)
     finally:
         await log.close()
 

@@ -15,9 +15,10 @@ import structlog
 
 from ledger import codec
 from ledger.alias import record_key
-from ledger.errors import InvalidInput, Unavailable
+from ledger.errors import InvalidInput, ManifestMismatch, Unavailable
 from ledger.log import AppendUncertain, EventLog
 from ledger.outbox import Outbox
+from ledger.partition import LOG_ID_KIND
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -107,16 +108,24 @@ def stored_partitions(store: ViewStore) -> Iterator[Partition]:
         number += 1
 
 
-async def release(view: Disk, contents: Disk, log: EventLog, held: Collection[Partition]) -> list[Partition]:
+async def release(
+    view: Disk, contents: Disk, log: EventLog, log_id: str, held: Collection[Partition] | None
+) -> list[Partition]:
     """Take what the stores have of other partitions than ``held`` off their disks; return these partitions.
 
-    Abandonments that wait there are written to the log first. Interrupted, it goes on at the next start, whatever is
-    held then. Nothing else may use the stores meanwhile. Raises ``Unavailable``, ``StoreFailed``.
+    With None nothing is given up, and only what was begun earlier is finished. Abandonments that wait are written to
+    the log first. Interrupted, it goes on at the next start, whatever is held then. Nothing else may use the stores
+    meanwhile. Raises ``Unavailable``, ``StoreFailed``, and ``ManifestMismatch``, with nothing changed, for rows of
+    another log than ``log_id``: they are given up by nobody's configuration of this one.
     """
     released: set[Partition] = set()
-    for partition in list(stored_partitions(view)):
-        if partition not in held:
-            await _abandon(view, log, partition)
+    if held is None:
+        held = {*stored_partitions(view), *stored_partitions(contents)}
+    left = [partition for partition in stored_partitions(view) if partition not in held]
+    for partition in left:
+        _check_log(view, partition, log_id)
+    for partition in left:
+        await _abandon(view, log, partition)
     for store in (view, contents):
         stored = list(stored_partitions(store))
         given_up = [partition for partition in stored if partition not in held or _is_released(store, partition)]
@@ -129,6 +138,15 @@ async def release(view: Disk, contents: Disk, log: EventLog, held: Collection[Pa
     if released:
         logger.info("partitions_released", partitions=partitions_text(released))
     return sorted(released)
+
+
+def _check_log(view: ViewStore, partition: Partition, log_id: str) -> None:
+    known = view.get(partition_prefix(partition) + LOG_ID_KIND)
+    if known is not None and known != log_id.encode():
+        raise ManifestMismatch(
+            f"the state directory holds partition {partition} of another log (topic {known.decode()}, not {log_id}), "
+            "so nothing was deleted; look at prefix, brokers and directory"
+        )
 
 
 def _is_released(store: ViewStore, partition: Partition) -> bool:

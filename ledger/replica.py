@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -20,7 +20,7 @@ from ledger.errors import LedgerError, NotHeld, StoreFailed, Unavailable
 from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.holding import held_of
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
-from ledger.partition import Folded, Part, PartitionState, fold_part
+from ledger.partition import LOG_ID_KIND, Folded, Part, PartitionState, fold_part
 from ledger.report import first_piece, is_crossing
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Offset, Partition, Position
@@ -44,8 +44,6 @@ PARTITION_SILENCE_MAX_S = 10.0
 MANIFEST_EVERY_S = 2.0
 """How often the log's identity is compared. A topic that was deleted and made again under the same name is noticed by
 nothing else once it is longer than the position; its records are judged until then, so the view must be rebuilt."""
-LOG_ID_KIND = b"\xfe"
-"""Local row: identity of the log that the rows were folded from. Not folded, so not compared between replicas."""
 
 
 class Replica:
@@ -295,14 +293,15 @@ class Replica:
                 await asyncio.sleep(0)
 
     def _round(self, left: deque[Part]) -> list[Part]:
-        """Take what is folded in one round."""
+        """Take what is folded in one round: at most one part of a partition, so that its changes are told once."""
         parts: list[Part] = []
         room = FOLD_BATCH_RECORDS_MAX
-        last: dict[Partition, Offset] = {}
         while left and room:
             part = left[0]
+            if any(part.partition == taken.partition for taken in parts):
+                break
             records = first_piece(part.records, 0, room)
-            if records and self._is_crossing(part.partition, last, records[0].offset):
+            if records and self._is_crossing(part.partition, records[0].offset):
                 if parts:
                     break
                 self._tell_aligned(part.partition)
@@ -310,18 +309,13 @@ class Replica:
             if len(records) < len(part.records):
                 left.appendleft(part._replace(records=part.records[len(records) :]))
                 part = part._replace(records=records, next_position=None)
-            if records:
-                last[part.partition] = records[-1].offset
             parts.append(part)
             room -= len(records)
         return parts
 
-    def _is_crossing(self, partition: Partition, last: Mapping[Partition, Offset], offset: Offset) -> bool:
-        """Return whether an aligned place lies before a record; ``last`` are those of this round."""
-        before = last.get(partition)
-        if before is None:
-            before = Offset(self._partitions[partition].rows.meta.anchor_offset)
-        return is_crossing(before, offset)
+    def _is_crossing(self, partition: Partition, offset: Offset) -> bool:
+        """Return whether an aligned place lies between what was folded and a record."""
+        return is_crossing(self._partitions[partition].rows.meta.anchor_offset, offset)
 
     def _tell_aligned(self, partition: Partition) -> None:
         if self.on_aligned is not None and self._partitions[partition].stopped is None:

@@ -40,6 +40,9 @@ from ledger.view import ViewStore
 KNOWN_ROWS_MAX = 8192
 """Decoded rows kept per partition between batches: about 4 MB, enough for the conversations active at one moment."""
 
+ABSENT_KEYS_MAX = 8192
+"""Keys known not to be in the store: more than a transaction asks for. Of others the store is asked once more."""
+
 _decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type in ROW_TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 _UNKNOWN = object()
@@ -116,7 +119,9 @@ class Rows:
         if row is _UNKNOWN:
             raw = self.store.get(self._prefix + key)
             if raw is None:
-                self._absent.add(key)
+                # Readers look here too, for whatever their callers ask.
+                if len(self._absent) < ABSENT_KEYS_MAX:
+                    self._absent.add(key)
                 return None
             row = self._known[key] = _decode[key[0]](raw)
         return row

@@ -33,6 +33,7 @@ from ledger.holding import (
 )
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.outbox import Outbox
+from ledger.partition import LOG_ID_KIND
 from ledger.policy import Policy
 from ledger.query import Reader
 from ledger.router import LedgerRouter
@@ -41,6 +42,7 @@ from ledger.table import partition_prefix
 from ledger.turn import Content, Offset, Owner, Partition, Position, Scope, Selector, SelectorKind, Turn
 
 PARTITION_COUNT = 4
+LOG_ID = "log"
 KEY = AliasKey(b"k" * 32)
 PORTABLE = Owner(native=False, target="c")
 
@@ -49,7 +51,7 @@ class World:
     """One log that replicas of any partitions are opened on."""
 
     def __init__(self) -> None:
-        self.topic = MemoryTopic(PARTITION_COUNT, log_id="log")
+        self.topic = MemoryTopic(PARTITION_COUNT, log_id=LOG_ID)
         self.contents = MemoryContents()
         self.log = MemoryLog(self.topic, now_ms=wall_clock_ms)
 
@@ -302,15 +304,31 @@ async def test_rows_that_are_not_held_any_more_leave_the_disk(tmp_path: Path) ->
     view, contents = stores(tmp_path)
     fill(view, 0, 1, 2, PARTITIONS_MAX - 1)
     fill(contents, 1, 2)
-    released = await release(view, contents, World().log, [Partition(1)])
+    released = await release(view, contents, World().log, LOG_ID, [Partition(1)])
     assert released == [0, 2, PARTITIONS_MAX - 1]
     assert (list(stored_partitions(view)), list(stored_partitions(contents))) == ([1], [1])
     assert len(list(view.scan(b"", b"\xff" * 3))) == 60
-    assert await release(view, contents, World().log, [Partition(1)]) == []
+    assert await release(view, contents, World().log, LOG_ID, [Partition(1)]) == []
     view.close()
     contents.close()
     on_disk = bytes_on_disk(tmp_path)
     assert (b"row of 1" in on_disk, b"row of 0" in on_disk, b"row of 2" in on_disk) == (True, False, False)
+
+
+async def test_rows_of_another_log_are_not_given_up(tmp_path: Path) -> None:
+    view, contents = stores(tmp_path)
+    fill(view, 0, 1, 2)
+    fill(contents, 2, 3)
+    view.write({partition_prefix(Partition(number)) + LOG_ID_KIND: b"other" for number in (1, 2)})
+    before = [list(store.scan(b"", b"\xff" * 3)) for store in (view, contents)]
+    world = World()
+    with pytest.raises(ManifestMismatch, match="holds partition 1 of another log"):
+        await release(view, contents, world.log, LOG_ID, [Partition(0)])
+    assert await release(view, contents, world.log, LOG_ID, None) == []
+    assert [list(store.scan(b"", b"\xff" * 3)) for store in (view, contents)] == before
+    assert [world.topic.end(Partition(number)) for number in range(PARTITION_COUNT)] == [0] * PARTITION_COUNT
+    view.close()
+    contents.close()
 
 
 async def test_release_that_was_interrupted_goes_on_whatever_is_held_then(tmp_path: Path) -> None:
@@ -320,7 +338,7 @@ async def test_release_that_was_interrupted_goes_on_whatever_is_held_then(tmp_pa
     prefix = partition_prefix(Partition(1))
     view.write({partition_prefix(Partition(2)) + RELEASED_KIND: b"", prefix + RELEASED_KIND: b""})
     held = [Partition(number) for number in range(3)]
-    assert await release(view, contents, World().log, held) == [1, 2]
+    assert await release(view, contents, World().log, LOG_ID, held) == [1, 2]
     assert list(stored_partitions(view)) == [0]
     view.close()
     contents.close()
@@ -334,7 +352,7 @@ async def test_abandonments_that_wait_in_a_partition_that_is_given_up_are_writte
             await ledger.start()
             event = abandonment(KEY, scope, "r1", wall_clock_ms(), 60_000)
             Outbox(view).put(Partition(2), event)
-            await release(view, contents, world.log, [Partition(0)])
+            await release(view, contents, world.log, LOG_ID, [Partition(0)])
             assert not (await ledger.committer.commit(turn(scope))).accepted, "it was abandoned before"
         view.close()
         contents.close()
