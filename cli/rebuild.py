@@ -16,6 +16,7 @@ from ledger.adapters.embedded import EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
+from ledger.composition import DISCARDED, REBUILT, remove_unfinished
 from ledger.errors import InvalidInput, StoreFailed
 from ledger.holding import stored_partitions
 from ledger.ledger import wall_clock_ms
@@ -28,9 +29,6 @@ from ledger.view import ViewStore
 
 LOG, VIEW, CONTENT = "log", "view", "content"
 """Directories of a state directory: an embedded ledger has the first two, a replica on Kafka the last two."""
-REBUILT, DISCARDED = "view.rebuilt", "view.discarded"
-"""The new view while it is made, and the old one while it is removed; what a crash leaves of them goes with the next
-rebuild."""
 PROGRESS_INTERVAL_S = 0.1
 START_TIMEOUT_S = 30.0
 """For the log's manifest and ends; folding itself takes as long as it takes."""
@@ -147,8 +145,7 @@ async def rebuild(
     # A view that cannot be read any more is a reason to rebuild it, not to refuse.
     with suppress(StoreFailed), view_of(directory) as old:
         waiting = list(Outbox(old).entries(list(stored_partitions(old))))
-    for leftover in (rebuilt, discarded):
-        shutil.rmtree(leftover, ignore_errors=True)
+    remove_unfinished(directory)
     store = RocksViewStore(rebuilt)
     try:
         outbox = Outbox(store)

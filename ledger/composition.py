@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
 from ledger.disk import DiskUse, RowsDisk
-from ledger.errors import InvalidInput
+from ledger.errors import InvalidInput, StoreFailed
 from ledger.formatting import policy_from
 from ledger.holding import held_of, release
 from ledger.keeper import DiskKeeper, Keeper, Keeping, Together
@@ -38,6 +39,8 @@ from ledger.turn import Partition, Position
 from ledger.verdict import Outcome
 from ledger.view import ViewStore
 
+REBUILT, DISCARDED = "view.rebuilt", "view.discarded"
+"""Beside the view of a state directory: a new one while it is made, and the old one while it is removed."""
 ALIAS_KEY_FILE = "alias.key"
 """In an embedded ledger's directory: hex of 32 random bytes, made once, readable by its owner only."""
 
@@ -77,6 +80,30 @@ def alias_key_in(path: Path) -> AliasKey:
     return AliasKey(key)
 
 
+def _view_in(directory: Path) -> RocksViewStore:
+    """Open the view of a state directory; a rebuild that was interrupted between its two renames is finished first.
+
+    Raises ``StateDirectoryLocked``, ``StoreFailed``.
+    """
+    view, rebuilt = directory / "view", directory / REBUILT
+    if not view.exists() and rebuilt.exists() and (directory / DISCARDED).exists():
+        rebuilt.rename(view)
+    return RocksViewStore(view)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a crash left of a rebuild of the view: no erasure would ever reach it. Raises ``StoreFailed``.
+
+    Only whoever owns the state directory may call it.
+    """
+    for path in (directory / REBUILT, directory / DISCARDED):
+        try:
+            if path.exists():
+                shutil.rmtree(path)
+        except OSError as error:
+            raise StoreFailed(f"{path}, left by a rebuild that was interrupted, cannot be removed: {error}") from error
+
+
 @contextmanager
 def scratch_view() -> Iterator[ViewStore]:
     """Give a view that is thrown away afterwards, for a replay."""
@@ -108,8 +135,14 @@ async def open_embedded(
     alias_key = alias_key_in(directory / ALIAS_KEY_FILE)
     database = EmbeddedDatabase(directory / "log")
     try:
-        store = RocksViewStore(directory / "view")
+        store = _view_in(directory)
     except BaseException:
+        await database.close()
+        raise
+    try:
+        remove_unfinished(directory)
+    except BaseException:
+        store.close()
         await database.close()
         raise
     return await _open_local(
@@ -230,7 +263,7 @@ async def open_kafka(
     name = name_or_host(settings.reporter_name)
     if partitions is not None:
         held_of(partitions, await kafka_partition_count(kafka))
-    store = RocksViewStore(directory / "view")
+    store = _view_in(directory)
     try:
         copies = RocksViewStore(directory / "content")
     except BaseException:
@@ -238,6 +271,7 @@ async def open_kafka(
         raise
     identity = None
     try:
+        remove_unfinished(directory)
         if reports:
             identity = Identity(
                 id=reporter_id_in(directory),

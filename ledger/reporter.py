@@ -7,7 +7,6 @@ idle, and at least once per interval. Nothing waits for a report: what cannot be
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from ledger.errors import InvalidInput, Unavailable
+from ledger.errors import InvalidInput, StoreFailed, Unavailable
 from ledger.report import (
     NAME_CHARACTERS_MAX,
     REPORTER_ID_BYTES,
@@ -156,13 +155,13 @@ class Reporter:
     async def start(self) -> None:
         """Start reporting."""
         self._task = asyncio.create_task(self._report_forever())
+        self._task.add_done_callback(_tell_defect)
 
     async def close(self) -> None:
         """Stop reporting. What was said stays: the disk still holds what it held."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
         await self._reports.close()
 
     def aligned(self, partition: Partition, standing: Standing) -> None:
@@ -182,21 +181,25 @@ class Reporter:
         await self._reports.write(partition, self.identity.id, None, timeout_s=WRITE_TIMEOUT_S)
         self._told.pop(partition, None)
 
+    async def _give_up(self, partition: Partition) -> None:
+        await self.withdraw(partition)
+        self._given_up.discard(partition)
+
     async def _report_forever(self) -> None:
         while True:
             pause_s = LOOK_INTERVAL_S
             try:
                 await self._look()
-            except Unavailable as error:
+            except (Unavailable, StoreFailed) as error:
                 pause_s = RETRY_PAUSE_S
                 self._say(error)
             else:
                 self._say(None)
             await asyncio.sleep(pause_s)
 
-    def _say(self, error: Unavailable | None) -> None:
+    def _say(self, error: Unavailable | StoreFailed | None) -> None:
         """Log the first of many failures, and that they ended."""
-        reason = "" if error is None else error.reason
+        reason = "" if error is None else getattr(error, "reason", "storage")
         if reason == self._problem:
             return
         self._problem = reason
@@ -211,10 +214,7 @@ class Reporter:
     async def _look(self) -> None:
         """Write every report that is due."""
         now_s = asyncio.get_running_loop().time()
-        for partition in sorted(self._given_up):
-            await self.withdraw(partition)
-            self._given_up.discard(partition)
-        writing = []
+        writing = [self._give_up(partition) for partition in sorted(self._given_up)]
         for partition, holding in self._holdings().items():
             told = self._told.setdefault(partition, _Told())
             position = Position(holding.standing.meta.position)
@@ -266,6 +266,12 @@ class Reporter:
             told.digests.pop(0)
         if told.aligned is standing:
             told.aligned = None
+
+
+def _tell_defect(task: asyncio.Task[None]) -> None:
+    """A task that ends by itself has met a defect of ours: this process is silent from here on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("reporter_failed", exc_info=error)
 
 
 def _said(standing: Standing, holding: Holding) -> _Said:

@@ -181,6 +181,23 @@ async def test_partition_that_is_held_no_more_is_withdrawn_as_soon_as_that_can_b
 
 
 @pytest.mark.usefixtures("fast")
+async def test_rows_that_cannot_be_read_for_a_moment_do_not_silence_a_reporter() -> None:
+    topic, held = Topic(), Held()
+    failures = iter([StoreFailed("the disk is full")])
+
+    def holdings() -> dict[Partition, Holding]:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return held.holdings()
+
+    identity = Identity(id=b"i" * 16, kind=ReporterKind.WORKER, name="one", interval_s=1_000.0)
+    running = Reporter(identity, topic, holdings, now_ms=lambda: 5)
+    await running.start()
+    await written(topic, 1)
+    await running.close()
+
+
+@pytest.mark.usefixtures("fast")
 async def test_report_is_made_once_per_interval_and_what_could_not_be_written_is_written_later() -> None:
     topic, held = Topic(), Held()
     topic.is_away = True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.commit import abandonment
+from ledger.composition import DISCARDED, REBUILT
 from ledger.outbox import Outbox
 from ledger.table import folded_rows
 from ledger.turn import Partition, Scope
@@ -32,6 +36,20 @@ def test_rebuilt_view_has_the_same_rows(published: Run, home: Path) -> None:
     before = rows_in(home)
     ran = published("view", "rebuild", "--json")
     assert (ran.code, ran.json()["records"]) == (0, 4)
+    assert rows_in(home) == before
+    assert sorted(path.name for path in home.iterdir()) == ["alias.key", "log", "view"]
+
+
+@pytest.mark.parametrize("is_between", [False, True], ids=["while folding", "between its renames"])
+def test_what_an_interrupted_rebuild_left_is_finished_or_removed(published: Run, home: Path, is_between: bool) -> None:
+    before = rows_in(home)
+    if is_between:
+        shutil.copytree(home / "view", home / REBUILT)
+        (home / "view").rename(home / DISCARDED)
+    else:
+        shutil.copytree(home / "view", home / DISCARDED)
+        (home / REBUILT).mkdir()
+    assert published("lookup", "response", "resp_native").code == 0
     assert rows_in(home) == before
     assert sorted(path.name for path in home.iterdir()) == ["alias.key", "log", "view"]
 
