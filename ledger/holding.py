@@ -27,7 +27,7 @@ logger = structlog.get_logger("ledger.holding")
 
 PARTITIONS_MAX = 65_536
 """Partitions that a row's key can name, in its first two bytes."""
-RELEASED_KIND = b"\xfb"
+RELEASED_KIND = b"\xf9"
 """Local row: the partition's rows are deleted, and their bytes may still be on the disk."""
 ABANDON_TIMEOUT_S = 10.0
 """For one abandonment that must be in the log before its partition is given up."""

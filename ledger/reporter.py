@@ -87,7 +87,10 @@ def reporter_id_in(directory: Path) -> bytes:
     try:
         if not path.exists():
             directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(secrets.token_hex(REPORTER_ID_BYTES) + "\n")
+            made = path.with_suffix(".new")
+            made.write_text(secrets.token_hex(REPORTER_ID_BYTES) + "\n")
+            # A crash leaves a whole ID or none.
+            made.rename(path)
         found = bytes.fromhex(path.read_text())
     except (OSError, ValueError) as error:
         raise InvalidInput("directory", f"{path} cannot be used as a reporter ID: {error}; remove it") from None
