@@ -20,6 +20,7 @@ from ledger.ledger import Ledger
 COMMITS = 20_000
 REBUILT = 150_000
 PROCESSED = 200_000
+PARTS = ("ledger", "processors", "gateway")
 GATEWAY_CALLS = 1_000
 BROKER = "Kafka 4 on the same machine, one broker"
 console = Console()
@@ -27,15 +28,13 @@ console = Console()
 
 async def run_ledger(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
     """Return all figures of the ledger; ``scale`` shortens the run."""
-    commits, rebuilt, processed = int(COMMITS * scale), int(REBUILT * scale), int(PROCESSED * scale)
+    commits, rebuilt = int(COMMITS * scale), int(REBUILT * scale)
     settings = await in_process.prepare_kafka(bootstrap, f"bench-{secrets.token_hex(4)}")
     figures: list[Figure] = []
 
     def show(entries: list[Figure]) -> None:
         figures.extend(entries)
-        for entry in entries:
-            latency = "" if entry.p50_ms is None else f"p50 {entry.p50_ms:.3f} ms  p99 {entry.p99_ms:.3f} ms"
-            console.print(f"{entry.name:36} {entry.where:16} {entry.rate_per_s:>12,.0f}/s  {latency}")
+        _show(entries)
 
     raw = await in_process.prepare_kafka(bootstrap, f"raw-{secrets.token_hex(4)}")
     show(await baseline.raw_kafka(raw, count=commits))
@@ -55,14 +54,23 @@ async def run_ledger(bootstrap: str, directory: Path, *, scale: float) -> list[F
             show([await in_process.rebuild(opened, state, where)])
         else:
             show([await in_process.rebuild(opened, directory / "Kafka again", where)])
-    show(
-        await processors.all_figures(
-            bootstrap, directory / "processors", events=processed, prefix=f"processed-{secrets.token_hex(4)}"
-        )
-    )
     show(await over_http.all_figures(bootstrap, directory / "HTTP", count=commits // 4))
 
     return figures
+
+
+async def run_processors(bootstrap: str, directory: Path, *, scale: float) -> list[Figure]:
+    """Return all figures of the processors; ``scale`` shortens the run."""
+    prefix = f"processed-{secrets.token_hex(4)}"
+    return await processors.all_figures(
+        bootstrap, directory / "processors", _show, events=int(PROCESSED * scale), prefix=prefix
+    )
+
+
+def _show(entries: list[Figure]) -> None:
+    for entry in entries:
+        latency = "" if entry.p50_ms is None else f"p50 {entry.p50_ms:.3f} ms  p99 {entry.p99_ms:.3f} ms"
+        console.print(f"{entry.name:36} {entry.where:16} {entry.rate_per_s:>12,.0f}/s  {latency}")
 
 
 async def run_gateway(bootstrap: str, directory: Path, *, scale: float) -> list[Added]:
@@ -89,15 +97,19 @@ def main() -> None:
     """Start a broker, measure, write docs/benchmarks.*."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls, and nothing written")
-    parser.add_argument("--only", choices=("ledger", "gateway"), help="one part; the other's figures stay")
+    parser.add_argument("--only", choices=PARTS, help="one part; the others' figures stay")
     arguments = parser.parse_args()
     scale = 0.1 if arguments.quick else 1.0
     with Cluster.from_environment() as cluster, tempfile.TemporaryDirectory() as directory:
-        if arguments.only != "gateway":
+        if arguments.only in (None, "ledger"):
             figures = uvloop.run(run_ledger(cluster.bootstrap, Path(directory), scale=scale))
             if not arguments.quick:
                 report.write_ledger(figures, BROKER)
-        if arguments.only != "ledger":
+        if arguments.only in (None, "processors"):
+            figures = uvloop.run(run_processors(cluster.bootstrap, Path(directory), scale=scale))
+            if not arguments.quick:
+                report.write_processors(figures, BROKER)
+        if arguments.only in (None, "gateway"):
             rows = uvloop.run(run_gateway(cluster.bootstrap, Path(directory), scale=scale))
             if not arguments.quick:
                 report.write_gateway(rows, gateway.aims(rows), BROKER)

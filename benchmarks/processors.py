@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,25 +79,30 @@ def _spawn(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
 
 
-async def all_figures(bootstrap_servers: str, directory: Path, *, events: int, prefix: str) -> list[Figure]:
-    """Measure one worker, two workers, a start from tables beside a replay, both on a log that was never rewritten and
-    on one where nearly every row was, and the eraser."""
-    figures = []
-    settings = KafkaSettings(bootstrap=bootstrap_servers)
+async def all_figures(
+    bootstrap_servers: str, directory: Path, show: Callable[[list[Figure]], None], *, events: int, prefix: str
+) -> list[Figure]:
+    """Measure one worker beside a plain loop, two workers, a start from tables beside a replay, both on a log that was
+    never rewritten and on one where nearly every row was, and the eraser; ``show`` gets each part."""
+    figures: list[Figure] = []
+
+    def add(*entries: Figure) -> None:
+        figures.extend(entries)
+        show(list(entries))
+
     for workers in (1, 2):
         settings = await in_process.prepare_kafka(bootstrap_servers, f"{prefix}-{workers}")
         async with in_process.kafka(settings, directory / f"replica-{workers}") as ledger:
             await in_process.fill(ledger, events=events)
-        name = f"materialize, {workers} at once"
         if workers == 1:
             plain = KafkaSettings(bootstrap=bootstrap_servers, prefix=f"{prefix}-plain")
             await create_topics(plain, replication_factor=1)
-            figures.append(await baseline.plain_loop(settings, plain, directory / "plain"))
-        figures.append(await _materialized(settings, directory, workers, name))
+            add(await baseline.plain_loop(settings, plain, directory / "plain"))
+        add(await _materialized(settings, directory, workers, f"materialize, {workers} at once"))
         if workers == 1:
-            figures += await _both_ways(settings, directory / "new", "nothing rewritten")
-    figures += await _rewritten(bootstrap_servers, directory, events=events, prefix=prefix)
-    figures.append(await _erased(bootstrap_servers, directory, count=events // 4, prefix=prefix))
+            add(*await _both_ways(settings, directory / "new", "nothing rewritten"))
+    add(*await _rewritten(bootstrap_servers, directory, events=events, prefix=prefix))
+    add(await _erased(bootstrap_servers, directory, count=events // 4, prefix=prefix))
     return figures
 
 

@@ -15,6 +15,10 @@ from benchmarks.measure import Added, Aim, Figure
 
 DOCS = Path(__file__).parent.parent / "docs"
 BEGIN, END = "<!-- figures: written by make bench -->", "<!-- end of figures -->"
+PROCESSORS_BEGIN, PROCESSORS_END = (
+    "<!-- figures of the processors: written by make bench -->",
+    "<!-- end of figures of the processors -->",
+)
 GATEWAY_BEGIN, GATEWAY_END = (
     "<!-- figures of the gateway: written by make bench -->",
     "<!-- end of figures of the gateway -->",
@@ -39,6 +43,14 @@ def write_ledger(figures: Sequence[Figure], broker: str) -> None:
     _write_between(BEGIN, END, table(figures, described))
 
 
+def write_processors(figures: Sequence[Figure], broker: str) -> None:
+    """Replace the figures of the processors in docs."""
+    described = {**environment(), "broker": broker}
+    part = {"environment": described, "figures": [dataclasses.asdict(entry) for entry in figures]}
+    _write_json({"processors": part})
+    _write_between(PROCESSORS_BEGIN, PROCESSORS_END, table(figures, described))
+
+
 def write_gateway(figures: Sequence[Added], aims: Sequence[Aim], broker: str) -> None:
     """Replace the figures of the gateway in docs."""
     described = {**environment(), "broker": broker}
@@ -52,7 +64,7 @@ def write_gateway(figures: Sequence[Added], aims: Sequence[Aim], broker: str) ->
 
 
 def table(figures: Sequence[Figure], described: Mapping[str, str]) -> str:
-    """Return the figures of the ledger as a Markdown table."""
+    """Return figures as a Markdown table."""
     lines = [
         _measured_on(described),
         "",
