@@ -63,6 +63,10 @@ _NOT_PASSED_ON = _HOP_BY_HOP | {"date"}
 """This server writes the date."""
 
 
+class HolderBroke(Unknown):
+    """A change was sent to a holder and not answered to the end: it may have been carried out."""
+
+
 class _Named(msgspec.Struct):
     """Of a body only its event ID: what the caller needs to ask again."""
 
@@ -103,7 +107,7 @@ class Forwarding:
 
         ``reads_first`` false: ``handle`` raises it before it reads any of the body, which need not be kept then. Raises
         what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable`` (``holder``) when
-        nobody could be asked, and ``Unknown``.
+        nobody could be asked, and ``HolderBroke``.
         """
         body = _Body(request.receive)
         try:
@@ -205,10 +209,10 @@ class Forwarding:
 
     def _broken(
         self, partition: Partition, failure: CallFailed, event_id: str | None, *, reads: bool
-    ) -> Unavailable | Unknown:
+    ) -> Unavailable | HolderBroke:
         """Return what a caller is told whose request was sent and not answered to the end."""
         message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
-        return Unavailable("holder", message) if reads else Unknown(event_id or "", message)
+        return Unavailable("holder", message) if reads else HolderBroke(event_id or "", message)
 
 
 def refuse_again(request: Request, partition: Partition) -> None:

@@ -83,7 +83,8 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
             gateway.metrics.served("refused", "by_target")
             return target_refusal_answer(refused)
         except (LedgerError, UpstreamFailed) as error:
-            refusal = refusal_from(error)
+            has_key = operation.takes_key and "idempotency-key" in request.headers
+            refusal = refusal_from(error, has_key=has_key)
             gateway.metrics.served("refused", refusal.code or "other")
             if refusal.status >= 500:
                 logger.warning("request_failed", operation=name, status=refusal.status, reason=refusal.reason)

@@ -39,6 +39,8 @@ class Operation:
     """Schemas of its query parameters, by name; none is required."""
     needs_state: bool = True
     """Asks the ledger, and with it the target that owns what is asked for."""
+    takes_key: bool = False
+    """An ``Idempotency-Key`` makes a repeated request the same one."""
 
     @property
     def name(self) -> str:
@@ -64,6 +66,7 @@ OPERATIONS = (
         body=Shape(schema="CreateResponse", example=examples.CREATE),
         answer=_RESPONSE_SHAPE,
         frame=_FRAME_SHAPE,
+        takes_key=True,
     ),
     Operation(
         method="GET",
