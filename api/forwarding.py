@@ -43,6 +43,10 @@ FORWARDED = "turnledger-forwarded"
 CONNECT_TIMEOUT_S = 1.0
 """For one URL, with all its addresses: holders are in one network. A range of two that are both cut off is answered
 within the default deadline of a read."""
+ANSWER_MARGIN_S = 3.0
+"""Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
+LOST_AFTER_S = 10
+"""After so long without an acknowledgement a holder's machine is gone. A model that thinks may be silent for minutes."""
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
@@ -79,12 +83,12 @@ _named = msgspec.json.Decoder(_Named)
 class Forwarding:
     """Sends requests on. One per process; ``start`` before use, ``close`` after."""
 
-    def __init__(self, holders: Holders, metrics: Metrics, *, idle_timeout_s: float) -> None:
-        """``idle_timeout_s`` bounds the silence of a holder; above what a handler may take before its first byte."""
+    def __init__(self, holders: Holders, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S) -> None:
+        """``answer_margin_s``: a holder may be silent for so much longer than a call's ``answers_within_s``."""
         self._holders = holders
         self._metrics = metrics
-        self._idle_timeout_s = idle_timeout_s
-        self._connections = Connections()
+        self._answer_margin_s = answer_margin_s
+        self._connections = Connections(lost_after_s=LOST_AFTER_S)
         self._failed_at_s: dict[str, float] = {}
 
     async def start(self) -> None:
@@ -101,10 +105,12 @@ class Forwarding:
         request: Request,
         *,
         body_bytes_max: int,
+        answers_within_s: float,
         reads_first: bool = True,
     ) -> Response:
         """Return what ``handle`` answers, or what a holder does where it raises ``NotHeld``.
 
+        ``answers_within_s``: what ``handle`` may take before its first byte, and between two, by its own deadlines.
         ``reads_first`` false: ``handle`` raises it before it reads any of the body, which need not be kept then. Raises
         what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable`` (``holder``) when
         nobody could be asked, and ``HolderBroke``.
@@ -118,7 +124,7 @@ class Forwarding:
         stack = AsyncExitStack()
         try:
             content = await body.whole(body_bytes_max)
-            opening = asyncio.create_task(self._open(stack, partition, request, content))
+            opening = asyncio.create_task(self._open(stack, partition, request, content, answers_within_s))
             return _PassedOn(await unless_left(request.receive, opening), stack, self._metrics)
         except (asyncio.CancelledError, ClientDisconnect):
             await stack.aclose()
@@ -132,14 +138,21 @@ class Forwarding:
             raise
 
     async def ask(
-        self, partition: Partition, request: Request, body: bytes, media_type: str, *, reads: bool
+        self,
+        partition: Partition,
+        request: Request,
+        body: bytes,
+        media_type: str,
+        *,
+        reads: bool,
+        answers_within_s: float,
     ) -> tuple[int, bytes]:
         """Ask a holder with another body than the request's; return its answer's status and body.
 
         ``reads``: nothing is changed by it. Raises like ``served``.
         """
         async with AsyncExitStack() as stack:
-            incoming = await self._open(stack, partition, request, body, media_type, reads=reads)
+            incoming = await self._open(stack, partition, request, body, answers_within_s, media_type, reads=reads)
             try:
                 return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
             except CallFailed as failure:
@@ -152,6 +165,7 @@ class Forwarding:
         partition: Partition,
         request: Request,
         body: bytes,
+        answers_within_s: float,
         media_type: str | None = None,
         *,
         reads: bool = False,
@@ -171,7 +185,7 @@ class Forwarding:
                 headers=headers,
                 body=body if body or request.method not in SAFE_METHODS else None,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
-                idle_timeout_s=self._idle_timeout_s,
+                idle_timeout_s=answers_within_s + self._answer_margin_s,
             )
             trying = AsyncExitStack()
             try:

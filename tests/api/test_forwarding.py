@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,7 +23,7 @@ from starlette.routing import Route
 from api.app import create_app
 from api.auth import Access, Caller, Role
 from api.errors import NOT_SERVED, error_answer, status_and_body
-from api.forwarding import CONNECT_TIMEOUT_S, FORWARDED, Forwarding
+from api.forwarding import CONNECT_TIMEOUT_S, FORWARDED, LOST_AFTER_S, Forwarding
 from api.holders import Holders
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
@@ -44,7 +46,7 @@ def app_of(handle: Handle) -> Starlette:
 async def entry(*urls: str, metrics: Metrics | None = None) -> AsyncIterator[str]:
     """Run a replica that holds nothing and takes ``urls`` for the holders of everything."""
     counted = metrics or Metrics()
-    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), counted, idle_timeout_s=IDLE_TIMEOUT_S)
+    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), counted, answer_margin_s=0.0)
 
     async def refuse(request: Request) -> Response:
         if request.headers.get("reads-first"):
@@ -53,7 +55,9 @@ async def entry(*urls: str, metrics: Metrics | None = None) -> AsyncIterator[str
 
     async def answer(request: Request) -> Response:
         try:
-            return await forwarding.served(refuse, request, body_bytes_max=BODY_BYTES_MAX)
+            return await forwarding.served(
+                refuse, request, body_bytes_max=BODY_BYTES_MAX, answers_within_s=IDLE_TIMEOUT_S
+            )
         except LedgerError as error:
             return error_answer(*status_and_body(error))
 
@@ -365,6 +369,25 @@ async def test_request_that_was_sent_is_sent_again_only_when_it_reads(method: st
         error = answer.json()["error"]
         assert (error["code"], error["event_id"]) == ("unknown", "e1")
         assert outcomes(metrics) == {"broken": 1}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of connections")
+async def test_machine_of_a_silent_holder_is_asked_whether_it_is_there() -> None:
+    timers: list[tuple[int, int]] = []
+
+    async def holder(request: Request) -> Response:
+        port = request.url.port
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[2].partition(":")[2], 16) == port:
+                kind, _, when = fields[5].partition(":")
+                timers.append((int(kind), int(when, 16)))
+        return Response()
+
+    async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient() as http:
+        assert (await http.post(front, content=b"{}")).status_code == 200
+    # proc_net_tcp(5): 2 is the timer of keepalive, and the time until it fires is in hundredths of a second.
+    assert any(kind == 2 and when <= 100 * LOST_AFTER_S for kind, when in timers), timers
 
 
 async def test_answer_that_breaks_off_is_not_taken_for_whole() -> None:

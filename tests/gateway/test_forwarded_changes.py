@@ -11,15 +11,17 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI
 
 from api.forwarding import Forwarding
-from api.gateway.app import create_gateway_app
+from api.gateway.app import answers_within_s, create_gateway_app
 from api.gateway.config import GatewayConfig
 from api.gateway.metrics import GatewayMetrics
+from api.gateway.operations import OPERATIONS
 from api.gateway.routing import Routing
 from api.gateway.service import Gateway
 from api.gateway.upstream import Upstream
 from api.holders import Holders
 from api.metrics import Metrics
 from ledger.alias import partition_of
+from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Scope
 from tests.api.test_forwarding import breaking
 from tests.gateway.serving import listening
@@ -43,7 +45,7 @@ async def gateway_beside(holder_url: str, directory: Path) -> AsyncIterator[Asyn
         world = await stack.enter_async_context(formatted())
         ledger = await stack.enter_async_context(world.ledger(held))
         await ledger.start()
-        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), metrics, idle_timeout_s=5)
+        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), metrics)
         await forwarding.start()
         stack.push_async_callback(forwarding.close)
         gateway = Gateway(
@@ -91,3 +93,21 @@ async def test_response_with_an_idempotency_key_is_asked_for_again_by_the_sdk(tm
         assert len(taken) == client.max_retries + 1
         assert refused.value.status_code == 504
         assert "same Idempotency-Key" in refused.value.message
+
+
+def test_operation_may_be_silent_only_for_whom_it_may_call(tmp_path: Path) -> None:
+    settings = LedgerSettings()
+    bounds: dict[str, dict[str, float]] = {}
+    for native in ("responses", "chat_completions"):
+        read = base_config({"p1": 1, "p2": 2, "c": 3}, prefers="p1", principals=[PRINCIPAL])
+        for target in read["targets"]:
+            target["format"] = native
+        config = GatewayConfig.from_file(config_from(read, tmp_path, native), {})
+        bounds[native] = {one.name: answers_within_s(config, settings, one.asks) for one in OPERATIONS}
+    ledger_s = 3 * settings.commit_timeout_s + 2 * settings.read_timeout_s
+    assert bounds["responses"].pop("responses.create") == ledger_s + 3 * 5 + 600 + 20
+    assert bounds["chat_completions"].pop("responses.create") == ledger_s + 3 * 5 + 600 + 20
+    assert set(bounds["chat_completions"].values()) == {ledger_s}, "no target has anything that could be asked for"
+    short = {name for name, bound_s in bounds["responses"].items() if bound_s == ledger_s}
+    assert short == {"conversations.create_conversation", "models.list_models", "models.retrieve_model"}
+    assert {bound_s for name, bound_s in bounds["responses"].items() if name not in short} == {ledger_s + 605}
