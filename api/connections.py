@@ -128,7 +128,8 @@ class Connections:
         driver adds by itself only those of ``added`` are. Raises ``CallFailed``.
         """
         assert self._session is not None, "started before use"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=idle_timeout_s)
+        # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
+        timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
         try:
             answer = await self._session.request(
                 method,

@@ -41,12 +41,12 @@ logger = structlog.get_logger("api.forwarding")
 FORWARDED = "turnledger-forwarded"
 """Header of a request that another replica has sent on."""
 CONNECT_TIMEOUT_S = 1.0
-"""For one URL, with all its addresses: holders are in one network. A range of two that are both cut off is answered
-within the default deadline of a read."""
+"""For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
+both cut off is answered within the default deadline of a read."""
 ANSWER_MARGIN_S = 3.0
 """Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
 LOST_AFTER_S = 10
-"""After so long without an acknowledgement a holder's machine is gone. A model that thinks may be silent for minutes."""
+"""After so long without an acknowledgement a holder's machine is gone; its process may be silent for minutes."""
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
@@ -201,7 +201,8 @@ class Forwarding:
             # The last one's own reason says more than that nobody has answered.
             if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
                 not_held += not_served == NOT_HELD
-                logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
+                event = "maps_disagree" if not_served == NOT_HELD else "holder_passed_over"
+                logger.warning(event, partitions=str(holders), url=url, reason=not_served)
                 await trying.aclose()
                 continue
             self._failed_at_s.pop(url, None)
@@ -232,7 +233,8 @@ class Forwarding:
 def refuse_again(request: Request, partition: Partition) -> None:
     """Raise ``NotHeld`` for a request about a partition that is not held, when another replica has sent it here."""
     if FORWARDED in request.headers:
-        logger.warning("maps_disagree", partition=partition)
+        # No warning: any client may send the header. The replica that sent the request on gives it.
+        logger.info("forwarded_not_held", partition=partition)
         raise NotHeld(partition, DISAGREE) from None
 
 
@@ -242,23 +244,27 @@ class _Body:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._chunks: list[bytes] = []
+        self._size_bytes = 0
         self._is_whole = False
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._chunks.append(message.get("body", b""))
+            self._size_bytes += len(self._chunks[-1])
             self._is_whole = not message.get("more_body", False)
         return message
 
     async def whole(self, bytes_max: int) -> bytes:
-        """Return the body, read to its end. Raises ``TooLarge``, ``ClientDisconnect``."""
+        """Return the body, read to its end; it is kept once. Raises ``TooLarge``, ``ClientDisconnect``."""
         while not self._is_whole:
             if (await self.receive())["type"] == "http.disconnect":
                 raise ClientDisconnect
-            if sum(map(len, self._chunks)) > bytes_max:
+            if self._size_bytes > bytes_max:
                 raise TooLarge("body", f"has more than {bytes_max} bytes")
-        return b"".join(self._chunks)
+        if len(self._chunks) != 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
 
 
 class _PassedOn(Response):

@@ -1,4 +1,4 @@
-"""A batch, some of whose turns another replica holds: how long it may take, whose outcome is unknown, what is believed."""
+"""A batch, some of whose turns another replica holds: how long it may take, and what is believed of its answer."""
 
 from __future__ import annotations
 
@@ -96,9 +96,12 @@ async def test_parts_of_unknown_outcome_have_their_own_event_ids(how: str) -> No
         return Response(b"<html>", 502)
 
     parts = [turn("r1", event_id="e1"), turn("r2"), turn("r3", event_id=None), turn("r4", HERE)]
-    async with breaking() as (broken, _), listening(app_of(other)) as url:
-        async with replica(broken if how == "breaks" else url) as http:
-            results = await publish(http, parts)
+    async with (
+        breaking() as (broken, _),
+        listening(app_of(other)) as url,
+        replica(broken if how == "breaks" else url) as http,
+    ):
+        results = await publish(http, parts)
     assert [one["status"] for one in results] == [504, 504, 504, 200]
     named = [one["error"]["event_id"] for one in results[:3]]
     assert named[0] == "e1"
