@@ -201,8 +201,10 @@ class Forwarding:
             # The last one's own reason says more than that nobody has answered.
             if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
                 not_held += not_served == NOT_HELD
-                event = "maps_disagree" if not_served == NOT_HELD else "holder_passed_over"
-                logger.warning(event, partitions=str(holders), url=url, reason=not_served)
+                if not_served == NOT_HELD:
+                    logger.warning("maps_disagree", partitions=str(holders), url=url)
+                else:
+                    logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
                 await trying.aclose()
                 continue
             self._failed_at_s.pop(url, None)
