@@ -82,7 +82,12 @@ def _endpoint(service: Service, operation: Operation) -> Callable[[Request], Awa
         try:
             if service.forwarding is None:
                 return await handle(request)
-            return await service.forwarding.served(handle, request, body_bytes_max=CONTENT_BODY_BYTES_MAX)
+            return await service.forwarding.served(
+                handle,
+                request,
+                body_bytes_max=CONTENT_BODY_BYTES_MAX,
+                answers_within_s=service.answers_within_s,
+            )
         except LedgerError as error:
             status, body = status_and_body(error)
             if status >= 500:

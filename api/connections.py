@@ -8,6 +8,7 @@ is tried.
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -22,6 +23,9 @@ BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
 """A larger body is written piece by piece, so that other requests are served meanwhile; aiohttp warns otherwise."""
 KEEP_ALIVE_S = 30
 """Below the idle time after which servers drop a connection: what is reused must not be about to be closed."""
+
+PROBES = 5
+"""Within the time after which a peer is lost: one that is dropped does not end a connection."""
 
 
 class CallFailed(Exception):
@@ -61,13 +65,19 @@ class Incoming:
 class Connections:
     """The outgoing connections of one process; ``start`` before use, ``close`` after."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lost_after_s: int | None = None) -> None:
+        """``lost_after_s``: a machine that does not even acknowledge is given up after it; None: as the kernel does."""
+        self._lost_after_s = lost_after_s
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Make the pool of connections."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=KEEP_ALIVE_S,
+                socket_factory=None if self._lost_after_s is None else self._socket,
+            ),
             # A cookie is of the client whose answer set it; kept here it would go along with everybody's requests.
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -78,6 +88,27 @@ class Connections:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        """Return a socket that asks a silent peer whether it is there, and fails when nothing is acknowledged.
+
+        A peer's kernel acknowledges also while its process thinks (RFC 1122, 4.2.3.6; ``TCP_USER_TIMEOUT``: RFC 5482).
+        """
+        assert self._lost_after_s is not None, "only used with it"
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        interval_s = max(1, self._lost_after_s // PROBES)
+        for name, value in (
+            ("TCP_KEEPIDLE", interval_s),
+            ("TCP_KEEPINTVL", interval_s),
+            ("TCP_KEEPCNT", PROBES - 1),
+            ("TCP_USER_TIMEOUT", 1000 * self._lost_after_s),
+        ):
+            # Linux has all of them; others have their own names or none.
+            if hasattr(socket, name):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return made
 
     @asynccontextmanager
     async def open(
@@ -97,7 +128,8 @@ class Connections:
         driver adds by itself only those of ``added`` are. Raises ``CallFailed``.
         """
         assert self._session is not None, "started before use"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=idle_timeout_s)
+        # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
+        timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
         try:
             answer = await self._session.request(
                 method,

@@ -41,8 +41,12 @@ logger = structlog.get_logger("api.forwarding")
 FORWARDED = "turnledger-forwarded"
 """Header of a request that another replica has sent on."""
 CONNECT_TIMEOUT_S = 1.0
-"""For one URL, with all its addresses: holders are in one network. A range of two that are both cut off is answered
-within the default deadline of a read."""
+"""For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
+both cut off is answered within the default deadline of a read."""
+ANSWER_MARGIN_S = 3.0
+"""Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
+LOST_AFTER_S = 10
+"""After so long without an acknowledgement a holder's machine is gone; its process may be silent for minutes."""
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
@@ -63,6 +67,10 @@ _NOT_PASSED_ON = _HOP_BY_HOP | {"date"}
 """This server writes the date."""
 
 
+class HolderBroke(Unknown):
+    """A change was sent to a holder and not answered to the end: it may have been carried out."""
+
+
 class _Named(msgspec.Struct):
     """Of a body only its event ID: what the caller needs to ask again."""
 
@@ -75,12 +83,12 @@ _named = msgspec.json.Decoder(_Named)
 class Forwarding:
     """Sends requests on. One per process; ``start`` before use, ``close`` after."""
 
-    def __init__(self, holders: Holders, metrics: Metrics, *, idle_timeout_s: float) -> None:
-        """``idle_timeout_s`` bounds the silence of a holder; above what a handler may take before its first byte."""
+    def __init__(self, holders: Holders, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S) -> None:
+        """``answer_margin_s``: a holder may be silent for so much longer than a call's ``answers_within_s``."""
         self._holders = holders
         self._metrics = metrics
-        self._idle_timeout_s = idle_timeout_s
-        self._connections = Connections()
+        self._answer_margin_s = answer_margin_s
+        self._connections = Connections(lost_after_s=LOST_AFTER_S)
         self._failed_at_s: dict[str, float] = {}
 
     async def start(self) -> None:
@@ -97,13 +105,15 @@ class Forwarding:
         request: Request,
         *,
         body_bytes_max: int,
+        answers_within_s: float,
         reads_first: bool = True,
     ) -> Response:
         """Return what ``handle`` answers, or what a holder does where it raises ``NotHeld``.
 
+        ``answers_within_s``: what ``handle`` may take before its first byte, and between two, by its own deadlines.
         ``reads_first`` false: ``handle`` raises it before it reads any of the body, which need not be kept then. Raises
         what ``handle`` raises, ``NotHeld`` for a request that was forwarded already, ``Unavailable`` (``holder``) when
-        nobody could be asked, and ``Unknown``.
+        nobody could be asked, and ``HolderBroke``.
         """
         body = _Body(request.receive)
         try:
@@ -114,7 +124,7 @@ class Forwarding:
         stack = AsyncExitStack()
         try:
             content = await body.whole(body_bytes_max)
-            opening = asyncio.create_task(self._open(stack, partition, request, content))
+            opening = asyncio.create_task(self._open(stack, partition, request, content, answers_within_s))
             return _PassedOn(await unless_left(request.receive, opening), stack, self._metrics)
         except (asyncio.CancelledError, ClientDisconnect):
             await stack.aclose()
@@ -128,14 +138,21 @@ class Forwarding:
             raise
 
     async def ask(
-        self, partition: Partition, request: Request, body: bytes, media_type: str, *, reads: bool
+        self,
+        partition: Partition,
+        request: Request,
+        body: bytes,
+        media_type: str,
+        *,
+        reads: bool,
+        answers_within_s: float,
     ) -> tuple[int, bytes]:
         """Ask a holder with another body than the request's; return its answer's status and body.
 
         ``reads``: nothing is changed by it. Raises like ``served``.
         """
         async with AsyncExitStack() as stack:
-            incoming = await self._open(stack, partition, request, body, media_type, reads=reads)
+            incoming = await self._open(stack, partition, request, body, answers_within_s, media_type, reads=reads)
             try:
                 return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
             except CallFailed as failure:
@@ -148,6 +165,7 @@ class Forwarding:
         partition: Partition,
         request: Request,
         body: bytes,
+        answers_within_s: float,
         media_type: str | None = None,
         *,
         reads: bool = False,
@@ -167,7 +185,7 @@ class Forwarding:
                 headers=headers,
                 body=body if body or request.method not in SAFE_METHODS else None,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
-                idle_timeout_s=self._idle_timeout_s,
+                idle_timeout_s=answers_within_s + self._answer_margin_s,
             )
             trying = AsyncExitStack()
             try:
@@ -183,7 +201,10 @@ class Forwarding:
             # The last one's own reason says more than that nobody has answered.
             if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
                 not_held += not_served == NOT_HELD
-                logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
+                if not_served == NOT_HELD:
+                    logger.warning("maps_disagree", partitions=str(holders), url=url)
+                else:
+                    logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
                 await trying.aclose()
                 continue
             self._failed_at_s.pop(url, None)
@@ -205,16 +226,17 @@ class Forwarding:
 
     def _broken(
         self, partition: Partition, failure: CallFailed, event_id: str | None, *, reads: bool
-    ) -> Unavailable | Unknown:
+    ) -> Unavailable | HolderBroke:
         """Return what a caller is told whose request was sent and not answered to the end."""
         message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
-        return Unavailable("holder", message) if reads else Unknown(event_id or "", message)
+        return Unavailable("holder", message) if reads else HolderBroke(event_id or "", message)
 
 
 def refuse_again(request: Request, partition: Partition) -> None:
     """Raise ``NotHeld`` for a request about a partition that is not held, when another replica has sent it here."""
     if FORWARDED in request.headers:
-        logger.warning("maps_disagree", partition=partition)
+        # No warning: any client may send the header. The replica that sent the request on gives it.
+        logger.info("forwarded_not_held", partition=partition)
         raise NotHeld(partition, DISAGREE) from None
 
 
@@ -224,23 +246,27 @@ class _Body:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._chunks: list[bytes] = []
+        self._size_bytes = 0
         self._is_whole = False
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._chunks.append(message.get("body", b""))
+            self._size_bytes += len(self._chunks[-1])
             self._is_whole = not message.get("more_body", False)
         return message
 
     async def whole(self, bytes_max: int) -> bytes:
-        """Return the body, read to its end. Raises ``TooLarge``, ``ClientDisconnect``."""
+        """Return the body, read to its end; it is kept once. Raises ``TooLarge``, ``ClientDisconnect``."""
         while not self._is_whole:
             if (await self.receive())["type"] == "http.disconnect":
                 raise ClientDisconnect
-            if sum(map(len, self._chunks)) > bytes_max:
+            if self._size_bytes > bytes_max:
                 raise TooLarge("body", f"has more than {bytes_max} bytes")
-        return b"".join(self._chunks)
+        if len(self._chunks) != 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
 
 
 class _PassedOn(Response):

@@ -70,7 +70,7 @@ async def look_up_many(service: Service, request: Request) -> Response:
         decode=lambda raw: _results.decode(raw).results,
         listed_as="selectors",
         body_of=lambda indexes: _encoder.encode(replace(body, selectors=[body.selectors[index] for index in indexes])),
-        reads=True,
+        answers_within_s=lambda _: service.ledger.settings.read_timeout_s,
     )
     local, results = [], dict[int, LookupResult]()
     for index, asked in enumerate(body.selectors):

@@ -62,9 +62,6 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "[::1]")
 """Names that a request to a service without an auth file may be for: a web page whose name was rebound to loopback
 asks for its own name."""
 
-ANSWER_MARGIN_S = 3.0
-"""Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
-
 _defaults = LedgerSettings()
 
 
@@ -274,7 +271,7 @@ class _Process:
             routing=Routing(self._config, now_s=asyncio.get_running_loop().time),
             upstream=Upstream(self._config.targets),
             metrics=GatewayMetrics(self._metrics),
-            forwarding=await self._new_forwarding(self._longest_turn_s(self._config)),
+            forwarding=await self._new_forwarding(),
         )
         await self._gateway.start()
         return WithGateway(create_gateway_app(self._gateway), beside)
@@ -291,7 +288,7 @@ class _Process:
     async def _ledger_app(self) -> ASGIApp:
         ledger = self._ledger
         if self._serves_ledger and ledger is not None:
-            forwarding = await self._new_forwarding(self._longest_call_s)
+            forwarding = await self._new_forwarding()
             return create_app(ledger, self._access, metrics=self._metrics, forwarding=forwarding)
         if ledger is None:
             return health_app(None, self._metrics)
@@ -309,24 +306,13 @@ class _Process:
         if len(held) < partition_count:
             self._holders = holders
 
-    async def _new_forwarding(self, answers_within_s: float) -> Forwarding | None:
+    async def _new_forwarding(self) -> Forwarding | None:
         """Return what asks the holders of other partitions; None: all are held here."""
         if self._holders is None:
             return None
-        idle_timeout_s = answers_within_s + ANSWER_MARGIN_S
-        self._forwardings.append(Forwarding(self._holders, self._metrics, idle_timeout_s=idle_timeout_s))
+        self._forwardings.append(Forwarding(self._holders, self._metrics))
         await self._forwardings[-1].start()
         return self._forwardings[-1]
-
-    @property
-    def _longest_call_s(self) -> float:
-        """What a holder may take for a call of the ledger's own API, by its deadlines."""
-        return max(self._settings.commit_timeout_s, self._settings.read_timeout_s)
-
-    def _longest_turn_s(self, config: GatewayConfig) -> float:
-        """Return for how long a holder may be silent while a model thinks."""
-        target_s = max(target.connect_timeout_s + target.idle_timeout_s for target in config.targets.values())
-        return self._longest_call_s + target_s + config.limits.idempotency_wait_s
 
     async def _open_ledger(self, backend: StateBackend) -> Ledger | None:
         """Open what the gateway's configuration names, or without one what the settings do."""

@@ -46,6 +46,12 @@ class Service:
         caller.require(*roles)
         return caller
 
+    @property
+    def answers_within_s(self) -> float:
+        """What one call may take by its deadlines: it puts a content, or reads, and then commits or reads once more."""
+        settings = self.ledger.settings
+        return settings.commit_timeout_s + max(settings.commit_timeout_s, settings.read_timeout_s)
+
     async def verdict(self, event_id: str, committing: Awaitable[Verdict]) -> Response:
         """Await a commit and answer its verdict."""
         verdict = await self.metrics.commit(committing)

@@ -1,6 +1,7 @@
 """Requests of many parts, some of which concern partitions that other replicas hold: asked there, and put together.
 
-Each holder gets one request with the parts that are its, in their order. A part is answered as if it had been sent
+Each partition gets one request with the parts that are its, in their order, also where one replica holds several. A
+part is answered as if it had been sent
 alone: a holder that cannot be asked is the error of its parts only.
 """
 
@@ -41,8 +42,10 @@ class Split(Generic[R]):
     """Name of the list that the parts are in, for the fields of their errors."""
     body_of: Callable[[Sequence[int]], bytes]
     """Makes the body of a request of some of the parts."""
-    reads: bool
-    """Nothing is changed by it, so it may be sent twice."""
+    answers_within_s: Callable[[Sequence[int]], float]
+    """What a holder may take for some of the parts, by its deadlines."""
+    event_id_of: Callable[[int], str] | None = None
+    """Names the change that a part is; None: nothing is changed by the request, so it may be sent twice."""
     _parts: dict[Partition, list[int]] = field(default_factory=dict)
 
     def takes(self, index: int, scope: Scope) -> bool:
@@ -75,9 +78,17 @@ class Split(Generic[R]):
     async def _ask(self, forwarding: Forwarding, partition: Partition, indexes: Sequence[int]) -> dict[int, R]:
         try:
             status, answer = await forwarding.ask(
-                partition, self.request, self.body_of(indexes), JSON, reads=self.reads
+                partition,
+                self.request,
+                self.body_of(indexes),
+                JSON,
+                reads=self.event_id_of is None,
+                answers_within_s=self.answers_within_s(indexes),
             )
             return self._read(status, answer, indexes)
+        except Unknown as error:
+            assert self.event_id_of is not None, "what only reads has no outcome"
+            return {index: self.failed(index, Unknown(self.event_id_of(index), error.detail)) for index in indexes}
         except LedgerError as error:
             return {index: self.failed(index, error) for index in indexes}
 
@@ -88,9 +99,11 @@ class Split(Generic[R]):
                 error = _error.decode(answer).error
                 return {index: self.result(index=index, status=status, error=error) for index in indexes}
             results = self.decode(answer)
-        except msgspec.DecodeError:
+            if sorted(one.index for one in results) != list(range(len(indexes))):
+                raise msgspec.ValidationError("it answers other parts than it was sent")
+        except (msgspec.DecodeError, UnicodeDecodeError):
             message = f"HTTP {status} from something that is not the ledger"
-            raise Unavailable("holder", message) if self.reads else Unknown("", message) from None
+            raise Unavailable("holder", message) if self.event_id_of is None else Unknown("", message) from None
         return {indexes[one.index]: self._renumbered(one, indexes[one.index]) for one in results}
 
     def _renumbered(self, result: R, index: int) -> R:

@@ -8,6 +8,9 @@ refused for good.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 from starlette.requests import Request
@@ -37,6 +40,7 @@ _turn = msgspec.json.Decoder(TurnBody)
 _turns = msgspec.json.Decoder(list[msgspec.Raw])
 _start = msgspec.json.Decoder(StartBody)
 _results = msgspec.json.Decoder(BatchAnswer)
+_event_id = msgspec.json.Encoder()
 _abandon = msgspec.json.Decoder(AbandonBody)
 
 
@@ -86,14 +90,16 @@ async def publish_batch(service: Service, request: Request) -> Response:
         result=BatchResult,
         decode=lambda raw: _results.decode(raw).results,
         listed_as="turns",
-        body_of=lambda indexes: b"[" + b",".join(bytes(parts[index]) for index in indexes) + b"]",
-        reads=False,
+        body_of=lambda indexes: b"[" + b",".join(_named(parts[index], turns[index]) for index in indexes) + b"]",
+        answers_within_s=lambda indexes: _commits_within_s(service, [turns[index] for index in indexes]),
+        event_id_of=lambda index: turns[index].event_id,
     )
+    turns: dict[int, Turn] = {}
     results: dict[int, BatchResult] = {}
     by_principal: dict[str, list[tuple[int, Turn]]] = {}
     for index, part in enumerate(parts):
         try:
-            turn = _turn_from(service, caller, decode(part, _turn))
+            turn = turns[index] = _turn_from(service, caller, decode(part, _turn))
         except LedgerError as error:
             results[index] = others.failed(index, error)
             continue
@@ -102,8 +108,8 @@ async def publish_batch(service: Service, request: Request) -> Response:
     slots = asyncio.Semaphore(PRINCIPALS_AT_ONCE_MAX)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(others.results())
-        for turns in by_principal.values():
-            group.create_task(_commit_in_order(service, turns, results, slots, others))
+        for of_one in by_principal.values():
+            group.create_task(_commit_in_order(service, of_one, results, slots, others))
     results |= asking.result()
     return answer(BatchAnswer(results=[results[index] for index in range(len(parts))]))
 
@@ -135,6 +141,24 @@ async def _commit_in_order(
             else:
                 body = verdict_body(verdict, turn.event_id)
                 results[index] = BatchResult(index=index, status=verdict_status(verdict), verdict=body)
+
+
+def _named(part: bytes | msgspec.Raw, turn: Turn) -> bytes:
+    """Return a part as it is sent on: with the event ID that it has here, so that its caller can ask again.
+
+    Else as it came: to write it anew would change its numbers. The last of two fields of one name counts.
+    """
+    return b"%s,%s}" % (bytes(part).rstrip()[:-1], _event_id.encode({"event_id": turn.event_id})[1:-1])
+
+
+def _commits_within_s(service: Service, turns: Collection[Turn]) -> float:
+    """Return what a batch may take: one principal's turns one after the other, and so many principals at once."""
+    by_principal = Counter(turn.scope.principal for turn in turns)
+    commits = max(by_principal.values())
+    if len(by_principal) > PRINCIPALS_AT_ONCE_MAX:
+        # What any order of tasks on so many slots takes at most (Graham, 1969).
+        commits += math.ceil(len(turns) / PRINCIPALS_AT_ONCE_MAX)
+    return commits * service.ledger.settings.commit_timeout_s
 
 
 def _turn_from(service: Service, caller: Caller, body: TurnBody) -> Turn:

@@ -90,14 +90,18 @@ class Unavailable(RetryableError):
 class Unknown(RetryableError):
     """A commit may or may not be in the log: the deadline passed before its verdict was known.
 
-    Retry with the same ``event_id`` (idempotent), or give up with ``abandon``.
+    Retry with the same ``event_id`` (idempotent), or give up with ``abandon``. Where nobody knows the event ID, it is
+    empty, and a retry could be a second commit.
     """
 
     advice = "retry with the same event_id, or abandon it"
 
     def __init__(self, event_id: str, message: str) -> None:
-        super().__init__(f"outcome unknown: {message}; retry with the same event_id or abandon it")
+        if not event_id:
+            self.advice = "it may have been carried out; look before you send it again"
+        super().__init__(f"outcome unknown: {message}; {self.advice}")
         self.event_id = event_id
+        self.detail = message
 
 
 class AncestorMissing(FatalError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from typing import assert_never
 
 import structlog
 from starlette.applications import Starlette
@@ -13,13 +14,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.gateway.config import GatewayConfig, TargetFormat
 from api.gateway.errors import TargetRefused, refusal_answer, refusal_from, target_refusal_answer
 from api.gateway.openapi import PATH, describe
-from api.gateway.operations import OPERATIONS, Operation
+from api.gateway.operations import OPERATIONS, Asks, Operation
 from api.gateway.service import MIB, Gateway, json_answer
 from api.gateway.upstream import UpstreamFailed
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal
+from ledger.settings import LedgerSettings
 
 logger = structlog.get_logger("api.gateway")
 
@@ -64,8 +67,33 @@ class WithGateway:
         await app(scope, receive, send)
 
 
+def answers_within_s(config: GatewayConfig, settings: LedgerSettings, asks: Asks) -> float:
+    """Return what an operation may take before its first byte, by its deadlines.
+
+    The ledger is read before and after, and a change puts contents twice and commits. Whether a target has what is
+    asked for only the holder knows; with no target that can, nobody has.
+    """
+    ledger_s = 3 * settings.commit_timeout_s + 2 * settings.read_timeout_s
+    targets = config.targets.values()
+    match asks:
+        case Asks.NOBODY:
+            return ledger_s
+        case Asks.OWNER:
+            owners = [target for target in targets if target.format is TargetFormat.RESPONSES]
+            return ledger_s + max((target.connect_timeout_s + target.idle_timeout_s for target in owners), default=0.0)
+        case Asks.MODEL:
+            # One that cannot be reached is followed by the next.
+            connect_s = sum(target.connect_timeout_s for target in targets)
+            idle_s = max(target.idle_timeout_s for target in targets)
+            return ledger_s + connect_s + idle_s + config.limits.idempotency_wait_s
+        case _:
+            assert_never(asks)
+
+
 def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     name = operation.name
+    settings = LedgerSettings() if gateway.ledger is None else gateway.ledger.settings
+    bound_s = answers_within_s(gateway.config, settings, operation.asks)
 
     async def handle(request: Request) -> Response:
         if operation.needs_state:
@@ -77,13 +105,19 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
         try:
             if gateway.forwarding is None:
                 return await handle(request)
-            body_bytes_max = gateway.config.limits.body_mib_max * MIB
-            return await gateway.forwarding.served(handle, request, body_bytes_max=body_bytes_max, reads_first=False)
+            return await gateway.forwarding.served(
+                handle,
+                request,
+                body_bytes_max=gateway.config.limits.body_mib_max * MIB,
+                answers_within_s=bound_s,
+                reads_first=False,
+            )
         except TargetRefused as refused:
             gateway.metrics.served("refused", "by_target")
             return target_refusal_answer(refused)
         except (LedgerError, UpstreamFailed) as error:
-            refusal = refusal_from(error)
+            has_key = operation.takes_key and "idempotency-key" in request.headers
+            refusal = refusal_from(error, has_key=has_key)
             gateway.metrics.served("refused", refusal.code or "other")
             if refusal.status >= 500:
                 logger.warning("request_failed", operation=name, status=refusal.status, reason=refusal.reason)

@@ -6,6 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from api.errors import NOT_HELD, NOT_SERVED
+from api.forwarding import HolderBroke
 from api.gateway.upstream import UpstreamAnswer, UpstreamFailed
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal, refusal_of
@@ -47,9 +48,25 @@ def refusal_answer(refusal: Refusal) -> Response:
     return Response(_encoder.encode(refusal.body()), refusal.status, headers=headers, media_type="application/json")
 
 
-def refusal_from(error: LedgerError | UpstreamFailed) -> Refusal:
-    """Return the API's error of what the ledger or a target raised."""
-    return upstream_refusal(error) if isinstance(error, UpstreamFailed) else refusal_of(error)
+def refusal_from(error: LedgerError | UpstreamFailed, *, has_key: bool = False) -> Refusal:
+    """Return the API's error of what the ledger, a target or a holder raised; ``has_key``: a retry finds the first."""
+    match error:
+        case UpstreamFailed():
+            return upstream_refusal(error)
+        case HolderBroke():
+            return holder_refusal(has_key=has_key)
+        case _:
+            return refusal_of(error)
+
+
+def holder_refusal(*, has_key: bool) -> Refusal:
+    """Return what a client is answered whose change was sent to a holder that did not answer.
+
+    Without a key that makes it the same request, a retry is another change with an event ID of its own.
+    """
+    message = "The replica that has the state of this user did not answer; it may have been carried out. "
+    message += "Try again with the same Idempotency-Key." if has_key else "Look before you send it again."
+    return Refusal(504, message, code="outcome_unknown", reason="holder_broke", is_final=not has_key)
 
 
 def upstream_refusal(failure: UpstreamFailed) -> Refusal:

@@ -34,7 +34,7 @@ _STATE_ERRORS = {
     421: "Another replica has the state, and the maps of the replicas disagree about which.",
     502: "The target broke off its answer, or answered something else than a response.",
     503: "The ledger or the only target that could answer is not available. Retry.",
-    504: "The target did not answer in time.",
+    504: "The target did not answer in time, or another replica not to the end: then it may have been carried out.",
 }
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -77,7 +77,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in _PARAMETER.findall(operation.path)
     ]
     in_query = [{"name": name, "in": "query", "schema": dict(schema)} for name, schema in operation.query.items()]
-    if operation.name != "responses.create":
+    if not operation.takes_key:
         return [*in_path, *in_query]
     description = "A repeated request under the same key is answered from the response of the first."
     key = {"name": "Idempotency-Key", "in": "header", "schema": text(ID_BYTES_MAX), "description": description}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +21,15 @@ class Shape:
 
     schema: str
     example: Mapping[str, Any]
+
+
+class Asks(Enum):
+    """Whom an operation may call."""
+
+    NOBODY = "nobody"
+    OWNER = "owner"
+    """The target that has what is asked for, where that is native."""
+    MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,10 @@ class Operation:
     """Schemas of its query parameters, by name; none is required."""
     needs_state: bool = True
     """Asks the ledger, and with it the target that owns what is asked for."""
+    asks: Asks = Asks.OWNER
+    """Whom it may have to wait for besides the ledger."""
+    takes_key: bool = False
+    """An ``Idempotency-Key`` makes a repeated request the same one."""
 
     @property
     def name(self) -> str:
@@ -64,6 +78,8 @@ OPERATIONS = (
         body=Shape(schema="CreateResponse", example=examples.CREATE),
         answer=_RESPONSE_SHAPE,
         frame=_FRAME_SHAPE,
+        asks=Asks.MODEL,
+        takes_key=True,
     ),
     Operation(
         method="GET",
@@ -103,6 +119,7 @@ OPERATIONS = (
         tag="conversations",
         body=Shape(schema="CreateConversation", example=examples.CREATE_CONVERSATION),
         answer=_CONVERSATION_SHAPE,
+        asks=Asks.NOBODY,
     ),
     Operation(
         method="GET",
@@ -164,6 +181,7 @@ OPERATIONS = (
         handle=models.list_models,
         tag="models",
         answer=Shape(schema="ModelList", example=examples.MODEL_LIST),
+        asks=Asks.NOBODY,
         needs_state=False,
     ),
     Operation(
@@ -172,6 +190,7 @@ OPERATIONS = (
         handle=models.retrieve_model,
         tag="models",
         answer=Shape(schema="Model", example=examples.MODEL),
+        asks=Asks.NOBODY,
         needs_state=False,
     ),
 )
