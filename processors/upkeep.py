@@ -96,7 +96,7 @@ class Upkeep:
             seen.swept_at_s = now_s
             found = await sweep(lane, self._contents)
             self.orphans_count += found
-        if lane.purged.is_due and lane.swept_position is not None:
+        if lane.purged.is_due and lane.swept_position is not None and not self._has_earlier_rows(partition):
             await lane.purge()
         if lane.marker == seen.marker:
             await lane.write_idle_checkpoint()
@@ -111,6 +111,10 @@ class Upkeep:
                 await lane.write_again()
                 self.rolled_count += 1
                 seen.rolled["tables"] = await self._tables.end(partition, timeout_s=ASK_TIMEOUT_S)
+
+    def _has_earlier_rows(self, partition: Partition) -> bool:
+        """Return whether the disk holds more of a partition than a purge takes off."""
+        return self._leftovers is not None and self._leftovers.is_removing(partition)
 
     async def _is_silent(self, seen: _Seen, name: str, topic: EventLog, partition: Partition) -> bool:
         """Return whether something was written, nothing since the last look, and no new segment was begun since."""
