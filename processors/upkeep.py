@@ -28,8 +28,8 @@ logger = structlog.get_logger("processors.upkeep")
 SWEEP_INTERVAL_S = 600.0
 """Between two looks for orphans in one partition: each reads all its nodes, and only disk space waits for it."""
 PURGE_PAUSE_S = 30.0
-"""Between two purges of one lane, each of which rewrites all its rows: erasures that follow each other share one, and the
-first after a while is purged at once."""
+"""Between two purges of one lane, each of which rewrites all its rows: erasures that follow each other share one, and
+the first after a while is purged at once."""
 ASK_TIMEOUT_S = 10.0
 
 
