@@ -29,15 +29,15 @@ class Disk(Protocol):
         """Return up to where erased bytes are gone."""
         ...
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Raises ``StoreFailed``; ``end`` it all the same."""
+        ...
 
     def purge(self) -> None:
         """Rewrite it. Raises ``StoreFailed``."""
         ...
 
-    def end(self, *, is_purged: bool) -> None:
-        """Raises ``StoreFailed``."""
-        ...
+    def end(self, *, is_purged: bool) -> None: ...
 
 
 class DiskUse:

@@ -187,12 +187,12 @@ class DiskKeeper:
                 logger.warning("keeping_interrupted", message=str(error))
 
     async def _purge(self, disks: Sequence[Disk]) -> None:
-        for disk in disks:
-            disk.begin()
-        self._use.is_purging = True
         is_purged = False
-        self._purging = asyncio.create_task(asyncio.to_thread(_purge_all, disks))
         try:
+            for disk in disks:
+                disk.begin()
+            self._use.is_purging = True
+            self._purging = asyncio.create_task(asyncio.to_thread(_purge_all, disks))
             await asyncio.shield(self._purging)
             is_purged = True
             self.purges_count += 1

@@ -8,6 +8,9 @@ and then something may have been erased in between: another purge is due.
 
 from __future__ import annotations
 
+import contextlib
+
+from ledger.errors import StoreFailed
 from ledger.rows import MetaRow
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
@@ -63,15 +66,17 @@ class Purged:
         self.is_due = True
 
     def begin(self, position: Position | None) -> None:
-        """A purge begins; ``position`` as for ``at``: without one the next purge is still due."""
+        """A purge begins; ``position`` as for ``at``: without one, a purge that is due is due after this one too."""
         self._begun = position
-        self.is_due = position is None
+        self.is_due = self.is_due and position is None
 
     def finish(self) -> None:
-        """The purge is complete. Raises ``StoreFailed``."""
+        """The purge is complete."""
         if self._begun is not None:
             self._position, self._begun = self._begun, None
-            self.save()
+            with contextlib.suppress(StoreFailed):
+                # The bytes are gone all the same. What is not stored is purged once more after a crash.
+                self.save()
 
     def fail(self) -> None:
         """The purge was not completed."""

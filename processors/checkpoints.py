@@ -4,7 +4,7 @@ often enough for whoever trims or verifies."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ledger.checkpoint import Signer
 from ledger.report import is_crossing
@@ -40,9 +40,13 @@ class Checkpoints:
             return []
         return self._signed(marker)
 
+    def written(self, checkpoint: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Note what ``due`` or ``timed`` returned once its transaction is written: one that failed comes again."""
+        for key, _ in checkpoint:
+            self._position = int.from_bytes(key, "big")
+            self._due_s = time.monotonic() + CHECKPOINT_INTERVAL_S
+
     def _signed(self, marker: Marker) -> list[tuple[bytes, bytes | None]]:
         if marker.position == self._position:
             return []
-        self._position = marker.position
-        self._due_s = time.monotonic() + CHECKPOINT_INTERVAL_S
         return [(marker.position.to_bytes(8, "big"), self._signer.sign(self._partition, marker, self._now_ms()))]

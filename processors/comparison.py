@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ledger.checkpoint import Checkpoint
-from ledger.report import Report, RowsStatement
+from ledger.report import Report, ReporterKind, RowsStatement
 
 ANCHORS_MAX = 1_024
 """Anchors of one partition that later statements are compared with: a digest takes minutes, in which checkpoints follow
@@ -113,6 +113,9 @@ class PartitionWatch:
             report.rows,
         )
         alarms, agreed = self._compare(said)
+        if report.kind is ReporterKind.WORKER:
+            # Its rows are those that its marker tells, and checkpoints are signed from the same: no second opinion.
+            agreed.discard(CHECKPOINT)
         if agreed:
             heard = Heard(id=reporter_id, report=report, heard_at_ms=heard_at_ms, digest_at_ms=heard_at_ms)
         self.heard[reporter_id] = heard
@@ -126,13 +129,13 @@ class PartitionWatch:
         """Return the reporters that are silent."""
         return [heard for heard in self.heard.values() if heard.is_silent(now_ms)]
 
-    def _compare(self, said: Statement) -> tuple[list[Alarm], bool]:
-        """Return new differences, and whether somebody else's rows are the same."""
+    def _compare(self, said: Statement) -> tuple[list[Alarm], set[str]]:
+        """Return new differences, and who else has said the same of the rows."""
         if said.anchor_offset < 0:
-            return [], False
+            return [], set()
         there = self._said.setdefault(said.anchor_offset, {})
         found: list[Alarm] = []
-        agreed = False
+        agreed: set[str] = set()
         for other in there.values():
             if other.who == said.who and said.who != CHECKPOINT:
                 continue
@@ -142,7 +145,7 @@ class PartitionWatch:
                     Alarm(anchor_offset=said.anchor_offset, who=said.who, other=other.who, difference=difference)
                 )
             elif said.rows is not None and other.rows == said.rows:
-                agreed = True
+                agreed.add(other.who)
         # A report without a digest takes nothing back of one with it.
         if said.rows is not None or said.who not in there:
             there[said.who] = said

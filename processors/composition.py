@@ -7,7 +7,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from ledger.reporter import Holding, Identity, Reporter, name_or_host, reporter_
 from ledger.turn import Partition
 from processors.erase import Eraser
 from processors.lane import LaneParts
+from processors.last_words import LastWords
 from processors.leftovers import Leftovers, rows_directory
 from processors.materialize import Materializer
 from processors.ports import Membership
@@ -169,12 +170,17 @@ async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
         stack.push_async_callback(store.close)
         eraser = Eraser(store)
         materialize = await stack.enter_async_context(materializer(kafka, settings.process_directory, signer))
-        reporter = reporting(kafka, settings, materialize)
+        partition_count = (await log.manifest(timeout_s=ASK_TIMEOUT_S)).partition_count
+        words = LastWords(settings.process_directory, materialize.held)
+        reporter = reporting(kafka, settings, materialize, words)
         stack.push_async_callback(reporter.close)
+        with suppress(Unavailable):
+            # Nothing waits for a report; the words of before stay where they are.
+            await words.recall(reports, reporter.identity.id, map(Partition, range(partition_count)))
         await reporter.start()
         leftovers = Leftovers(
             settings.process_directory,
-            partition_count=(await log.manifest(timeout_s=ASK_TIMEOUT_S)).partition_count,
+            partition_count=partition_count,
             held=materialize.held,
             discard=materialize.discard,
             withdraw=reporter.withdraw,
@@ -198,7 +204,7 @@ async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
         )
 
 
-def reporting(kafka: KafkaSettings, settings: ProcessSettings, materialize: Materializer) -> Reporter:
+def reporting(kafka: KafkaSettings, settings: ProcessSettings, materialize: Materializer, words: LastWords) -> Reporter:
     """Return what tells others which rows this worker holds. Raises ``InvalidInput``."""
     identity = Identity(
         id=reporter_id_in(settings.process_directory),
@@ -209,6 +215,6 @@ def reporting(kafka: KafkaSettings, settings: ProcessSettings, materialize: Mate
 
     def holdings() -> dict[Partition, Holding]:
         found = {partition: lane.holding() for partition, lane in materialize.lanes().items()}
-        return {partition: holding for partition, holding in found.items() if holding is not None}
+        return words.with_lanes({partition: holding for partition, holding in found.items() if holding is not None})
 
     return Reporter(identity, KafkaReports(kafka), holdings, now_ms=wall_clock_ms)

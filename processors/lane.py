@@ -334,13 +334,15 @@ class Lane:
 
     async def _write(self, change: _Change, facts: list[Fact]) -> None:
         marker = change.marker
+        checkpoint = self._checkpoints.due(self.marker, marker)
         written = await self._transact(
             {
                 TABLES: [*change.records, (MARKER_KEY, encode_marker(marker))],
                 LIFECYCLE: [(fact_key(fact), encode_fact(fact)) for fact in facts],
-                CHECKPOINTS: self._checkpoints.due(self.marker, marker),
+                CHECKPOINTS: checkpoint,
             }
         )
+        self._checkpoints.written(checkpoint)
         self._state = TableState(
             tables_id=self._tables_id,
             position=written[TABLES] + 1,
@@ -357,6 +359,7 @@ class Lane:
         """Publish a checkpoint of an idle partition, if one is due. Raises as ``fold`` does."""
         if self.marker is not None and (checkpoint := self._checkpoints.timed(self.marker)):
             await self._transact({CHECKPOINTS: checkpoint})
+            self._checkpoints.written(checkpoint)
 
     async def write_facts(self, facts: Sequence[Fact]) -> None:
         """Write facts that came of no record, under the same fence. Raises as ``fold`` does."""

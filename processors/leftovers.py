@@ -6,6 +6,7 @@ more.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import time
@@ -23,6 +24,7 @@ UNASSIGNED_S = 600.0
 REMOVED = ".removed"
 """Ending of a directory that is being removed: a half of one must not be opened after a crash."""
 _NAME = re.compile(r"partition-(\d{5})")
+_REMOVED_NAME = re.compile(_NAME.pattern + re.escape(REMOVED))
 
 
 def rows_directory(directory: Path, partition: Partition) -> Path:
@@ -54,32 +56,59 @@ class Leftovers:
         self._owed = everything - self._found()
         self.removed_count = 0
 
-    def _found(self) -> set[Partition]:
-        names = (_NAME.fullmatch(path.name) for path in self._directory.glob("partition-*"))
-        return {Partition(int(name[1])) for name in names if name is not None}
+    def is_removing(self, partition: Partition) -> bool:
+        """Return whether earlier rows of a partition are on the disk yet, although they count for nothing any more."""
+        return _removed_directory(self._directory, partition).exists()
 
     async def look(self) -> None:
         """Remove what was not this worker's for long enough. Raises ``Unavailable``, ``OSError``."""
+        await self._finish_removals()
         now_s = time.monotonic()
         held = self._held()
         for partition in held:
             self._since_s.pop(partition, None)
         for partition in self._found() - held:
-            if now_s - self._since_s.setdefault(partition, now_s) < UNASSIGNED_S:
+            if now_s - self._since_s.setdefault(partition, now_s) < UNASSIGNED_S or self.is_removing(partition):
                 continue
+            # Owed from the first moment on: when the removal fails in its midst, a later look withdraws.
+            self._owed.add(partition)
             if await self._discard(partition, lambda found=partition: self._remove(found)):  # type: ignore[misc]
                 logger.info("rows_removed", partition=partition)
                 del self._since_s[partition]
-                self._owed.add(partition)
                 self.removed_count += 1
         for partition in sorted(self._owed - self._held()):
-            await self._withdraw(partition)
-            self._owed.discard(partition)
+            if not self._is_there(partition):
+                await self._withdraw(partition)
+                self._owed.discard(partition)
         self._owed -= self._held()
 
+    async def _finish_removals(self) -> None:
+        """Remove what a removal that failed, or that a crash cut off, has left."""
+        for partition in sorted(self._numbers(_REMOVED_NAME)):
+            try:
+                await asyncio.to_thread(shutil.rmtree, _removed_directory(self._directory, partition))
+            except OSError as error:
+                # The others come first; this one is tried again at the next look, and not withdrawn until then.
+                logger.warning("rows_not_removed", partition=partition, message=str(error))
+            else:
+                logger.info("rows_removed", partition=partition)
+
     def _remove(self, partition: Partition) -> None:
-        path = rows_directory(self._directory, partition)
-        removed = path.with_name(path.name + REMOVED)
-        shutil.rmtree(removed, ignore_errors=True)
-        path.rename(removed)
+        removed = _removed_directory(self._directory, partition)
+        rows_directory(self._directory, partition).rename(removed)
         shutil.rmtree(removed)
+
+    def _is_there(self, partition: Partition) -> bool:
+        return rows_directory(self._directory, partition).exists() or self.is_removing(partition)
+
+    def _found(self) -> set[Partition]:
+        return self._numbers(_NAME)
+
+    def _numbers(self, pattern: re.Pattern[str]) -> set[Partition]:
+        names = (pattern.fullmatch(path.name) for path in self._directory.glob("partition-*"))
+        return {Partition(int(name[1])) for name in names if name is not None}
+
+
+def _removed_directory(directory: Path, partition: Partition) -> Path:
+    rows = rows_directory(directory, partition)
+    return rows.with_name(rows.name + REMOVED)

@@ -27,6 +27,9 @@ logger = structlog.get_logger("processors.upkeep")
 
 SWEEP_INTERVAL_S = 600.0
 """Between two looks for orphans in one partition: each reads all its nodes, and only disk space waits for it."""
+PURGE_PAUSE_S = 30.0
+"""Between two purges of one lane, each of which rewrites all its rows: erasures that follow each other share one, and
+the first after a while is purged at once."""
 ASK_TIMEOUT_S = 10.0
 
 
@@ -35,6 +38,8 @@ class _Seen:
     """What was seen of one partition."""
 
     swept_at_s: float = float("-inf")
+    purged_at_s: float = float("-inf")
+    """When the last purge ended, completed or not."""
     marker: Marker | None = None
     """At the last look: a partition that has the same one is idle."""
     looked_at_s: float = 0.0
@@ -96,8 +101,11 @@ class Upkeep:
             seen.swept_at_s = now_s
             found = await sweep(lane, self._contents)
             self.orphans_count += found
-        if lane.purged.is_due and lane.swept_position is not None:
-            await lane.purge()
+        if self._may_purge(partition, lane, seen):
+            try:
+                await lane.purge()
+            finally:
+                seen.purged_at_s = time.monotonic()
         if lane.marker == seen.marker:
             await lane.write_idle_checkpoint()
         seen.marker = lane.marker
@@ -111,6 +119,15 @@ class Upkeep:
                 await lane.write_again()
                 self.rolled_count += 1
                 seen.rolled["tables"] = await self._tables.end(partition, timeout_s=ASK_TIMEOUT_S)
+
+    def _may_purge(self, partition: Partition, lane: Lane, seen: _Seen) -> bool:
+        """Return whether a purge would take off the disk what was erased, and the last one is long enough ago."""
+        if not lane.purged.is_due or lane.swept_position is None:
+            return False
+        if self._leftovers is not None and self._leftovers.is_removing(partition):
+            # Earlier rows of the partition, which no purge of the present ones takes off.
+            return False
+        return time.monotonic() - seen.purged_at_s >= PURGE_PAUSE_S
 
     async def _is_silent(self, seen: _Seen, name: str, topic: EventLog, partition: Partition) -> bool:
         """Return whether something was written, nothing since the last look, and no new segment was begun since."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ledger.adapters.kafka_copy import CopyDisk
 from ledger.adapters.memory import MemoryViewStore
+from ledger.errors import StoreFailed
 from ledger.purged import Purged, swept_position
 from ledger.rows import MetaRow
 from ledger.turn import Partition, Position
@@ -74,6 +78,45 @@ def test_store_that_is_made_again_has_nothing_purged_until_it_is() -> None:
     assert (purged.is_due, purged.at(Position(9))) == (True, 0)
     again = purged_of(store, 0)
     assert (again.is_new, again.is_due) == (False, True), "what was there before is on the disk yet"
+
+
+class FailingStore(MemoryViewStore):
+    """A store that fails so many of its next writes."""
+
+    failing_count = 0
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        if self.failing_count:
+            self.failing_count -= 1
+            raise StoreFailed("no space")
+        super().write(changes)
+
+    def purge(self) -> None:
+        """Deleted rows leave nothing behind here."""
+
+
+def test_purge_that_cannot_be_stored_is_complete_for_every_partition_and_due_again_after_a_crash() -> None:
+    store = FailingStore()
+    copies = {number: Purged(store, number, Position(0)) for number in (Partition(0), P1)}
+    disk = CopyDisk(store, lambda: {number: (purged, Position(9)) for number, purged in copies.items()})
+    for purged in copies.values():
+        purged.erased()
+    disk.begin()
+    store.failing_count = 1
+    disk.end(is_purged=True)
+    assert not disk.is_due()
+    assert [disk.purged(number) for number in copies] == [9, 9]
+    assert [Purged(store, number, Position(9)).is_due for number in copies] == [True, False]
+    copies[Partition(0)].save()
+    assert not Purged(store, Partition(0), Position(9)).is_due
+
+
+def test_purge_while_something_is_queued_makes_none_due_where_nothing_was_erased() -> None:
+    purged = purged_of(MemoryViewStore(), 0)
+    purged.at(Position(7))
+    purged.begin(None)
+    purged.finish()
+    assert (purged.is_due, purged.at(Position(9))) == (False, 9)
 
 
 def test_rows_are_swept_when_nothing_that_is_due_is_left() -> None:

@@ -295,7 +295,7 @@ class KafkaContentStore:
         is_new = False
         if copied.purged is None:
             copied.purged = Purged(self._store, partition, Position(0 if state is None else state.position))
-            is_new = copied.purged.is_new
+            is_new = copied.purged.is_new and self._copy.is_empty(partition)
         if state is None or state.log_id != self._log_id or not self._is_fresh(state):
             copied.put(None)
             if not is_new:
@@ -331,7 +331,7 @@ class KafkaContentStore:
     def _lose(self, partition: Partition) -> None:
         """Give up the copy of a partition: it serves nothing from now on, and is wiped before it is made again."""
         self._copied[partition].put(None)
-        self._copy.forget(partition)
+        self._copy.lose(partition)
 
     async def _keep_checking(self) -> None:
         """Compare the copy with the log at intervals, for ever."""

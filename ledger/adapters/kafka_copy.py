@@ -15,7 +15,7 @@ import msgspec
 
 from ledger.disk import PurgeableStore
 from ledger.log import RecordBatch
-from ledger.purged import Purged
+from ledger.purged import Purged, unpurged
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
@@ -68,6 +68,15 @@ class ContentCopy:
     def forget(self, partition: Partition) -> None:
         """Delete the partition's state, so that ``load`` finds no copy. Raises ``StoreFailed``."""
         self._store.write({_state_key(partition): None})
+
+    def lose(self, partition: Partition) -> None:
+        """Forget the state, and store that nothing is purged: a crash may come before the chunks are wiped, or between
+        that and a purge. Raises ``StoreFailed``."""
+        self._store.write({_state_key(partition): None, **unpurged(partition)})
+
+    def is_empty(self, partition: Partition) -> bool:
+        """Return whether there is no chunk of the partition. Raises ``StoreFailed``."""
+        return next(self._store.scan(_chunk_row(partition, b""), _state_key(partition)), None) is None
 
     async def read(self, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return chunks by key, None for each that is not there. Raises ``StoreFailed``."""

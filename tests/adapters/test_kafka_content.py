@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -164,6 +164,53 @@ async def test_copy_that_falls_too_far_behind_serves_nothing(kafka_settings: Kaf
             while content.status().rebuilt_count == 0:  # noqa: ASYNC110 - the status is what is tested
                 await asyncio.sleep(0.01)
         assert await get(content, ref) == CHUNKS
+
+
+class LostStore(MemoryViewStore):
+    """Keeps what a crash leaves behind when the copy of a partition was given up and is not wiped yet."""
+
+    left: MemoryViewStore | None = None
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        super().write(changes)
+        is_given_up = changes.get(P0.to_bytes(2, "big") + b"y", b"") is None
+        if self.left is None and is_given_up and self.get(row(ID, 0)) is not None:
+            self.left = self.copy()
+
+
+async def test_copy_that_was_given_up_before_a_crash_is_not_purged_until_a_purge_took_its_chunks_off_the_disk(
+    kafka_settings: KafkaSettings,
+) -> None:
+    store, now_ms = LostStore(), 1_700_000_000_000
+    async with contents(kafka_settings, store, lambda: now_ms) as content:
+        await get(content, await put(content))
+        now_ms += DELETE_RETENTION_MS
+        await put(content, OTHER_ID)
+        async with asyncio.timeout(TIMEOUT_S):
+            while content.status().rebuilt_count == 0:  # noqa: ASYNC110 - the status is what is tested
+                await asyncio.sleep(0.01)
+    left = store.left
+    assert left is not None
+    # A second crash, after the chunks were wiped, must not make it seem new either.
+    wiped = left.copy()
+    await ContentCopy(wiped).wipe(P0)
+    for found in (left, wiped):
+        async with contents(kafka_settings, found) as content:
+            await caught_up(content)
+            purged, position = content.copies()[P0]
+            assert (purged.is_due, purged.at(position)) == (True, 0)
+            assert not content.copies()[P1][0].is_due, "there was nothing yet"
+
+
+async def test_chunks_of_which_nobody_knows_how_far_they_were_copied_are_not_purged(
+    kafka_settings: KafkaSettings,
+) -> None:
+    store = MemoryViewStore()
+    store.write({row(OTHER_ID, 0): b"erased"})
+    async with contents(kafka_settings, store) as content:
+        await caught_up(content)
+        purged, position = content.copies()[P0]
+        assert (purged.is_due, purged.at(position)) == (True, 0)
 
 
 async def test_copy_beyond_the_end_of_the_topic_is_made_again(kafka_settings: KafkaSettings) -> None:

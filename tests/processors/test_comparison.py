@@ -67,6 +67,20 @@ def test_what_agrees_is_no_alarm_and_a_digest_counts_as_compared_when_somebody_e
     assert watch.heard[B].digest_at_ms == 11, "it stays known"
 
 
+def test_worker_that_agrees_with_the_checkpoint_of_its_own_marker_has_compared_nothing() -> None:
+    watch = PartitionWatch()
+    watch.take_checkpoint(CHECKPOINT)
+    working = replace(REPORT, kind=ReporterKind.WORKER)
+    assert watch.take_report(A, working, 10) == []
+    assert watch.heard[A].digest_at_ms is None
+    watch.take_report(B, TWO, 11)
+    assert watch.heard[B].digest_at_ms == 11, "a replica has digested its rows"
+    watch.take_report(A, working, 12)
+    assert watch.heard[A].digest_at_ms == 12, "a replica says so too"
+    (alarm,) = watch.take_report(A, replace(working, rows=RowsStatement(b"x" * 32, 3)), 13)[:1]
+    assert alarm.difference == "have different rows"
+
+
 @pytest.mark.parametrize(
     ("changed", "difference"),
     [

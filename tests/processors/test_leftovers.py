@@ -140,6 +140,61 @@ async def test_rows_that_a_worker_finds_at_its_start_and_does_not_get_are_remove
                 assert found == {rows_directory(tmp_path, number).name for number in mine}
 
 
+class Alone:
+    """Leftovers of a worker that has no partition."""
+
+    def __init__(self, directory: Path) -> None:
+        self.withdrawn: list[Partition] = []
+        self.held: set[Partition] = set()
+        self.leftovers = Leftovers(
+            directory, partition_count=2, held=lambda: self.held, discard=self._discard, withdraw=self._withdraw
+        )
+
+    async def _discard(self, partition: Partition, remove: Callable[[], None]) -> bool:
+        await asyncio.to_thread(remove)
+        return True
+
+    async def _withdraw(self, partition: Partition) -> None:
+        self.withdrawn.append(partition)
+
+
+def removed_directory(directory: Path, partition: Partition) -> Path:
+    return directory / (rows_directory(directory, partition).name + REMOVED)
+
+
+async def test_removal_that_a_crash_cut_off_is_finished_before_the_partition_is_withdrawn(tmp_path: Path) -> None:
+    half = removed_directory(tmp_path, P1)
+    half.mkdir()
+    (half / "rows").write_bytes(b"erased")
+    alone = Alone(tmp_path)
+    assert alone.leftovers.is_removing(P1)
+    await alone.leftovers.look()
+    assert (half.exists(), sorted(alone.withdrawn)) == (False, [P0, P1])
+    assert not alone.leftovers.is_removing(P1)
+
+
+async def test_removal_that_fails_is_tried_again_at_each_look_and_not_withdrawn_until_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "UNASSIGNED_S", 0.0)
+    rows_directory(tmp_path, P1).mkdir()
+    rmtree = shutil.rmtree
+
+    def fail(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(5, "Input/output error", str(path))
+
+    alone = Alone(tmp_path)
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        await alone.leftovers.look()
+    await alone.leftovers.look()
+    assert (removed_directory(tmp_path, P1).exists(), alone.withdrawn) == (True, [P0])
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    await alone.leftovers.look()
+    assert (removed_directory(tmp_path, P1).exists(), alone.withdrawn) == (False, [P0, P1])
+
+
 async def is_held(settings: KafkaSettings, **expected: Collection[Partition]) -> bool:
     """Return whether the workers of these names say that they hold just these partitions."""
     found: dict[str, set[Partition]] = {name: set() for name in expected}
