@@ -40,6 +40,8 @@ from tests.test_holding import formatted, scope_in, turn
 BODY_BYTES_MAX = 8 * 1024 * 1024
 PATIENT_S, IMPATIENT_S = 60.0, 0.5
 """What a holder may be silent for: where that must not end the call, and where it is to."""
+PATIENCE_S = 60.0
+"""Far above what any answer takes: no test passes or fails by it."""
 METHODS = ["GET", "POST", "DELETE", "PATCH"]
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -135,7 +137,7 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
         "user-agent": "somebody/1",
         "reads-first": reads_first,
     }
-    async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient() as http:
+    async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         path = "/a%2Fb/%C3%A4?q=a%20b&q=%2B"
         answer = await http.post(f"{front}{path}", content=body, headers=sent)
         assert (answer.status_code, answer.content) == (207, b"done")
@@ -158,14 +160,14 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
 
 
 async def test_request_that_was_forwarded_is_not_forwarded_again() -> None:
-    async with entry(dead()) as front, httpx.AsyncClient() as http:
+    async with entry(dead()) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         answer = await http.get(front, headers={FORWARDED: "1"})
         assert (answer.status_code, answer.headers[NOT_SERVED]) == (421, "not_held")
         assert "the maps of the replicas disagree" in answer.json()["error"]["message"]
 
 
 async def test_only_the_replica_that_sent_a_request_on_warns_of_maps_that_disagree() -> None:
-    async with entry(dead()) as other, entry(other) as front, httpx.AsyncClient() as http:
+    async with entry(dead()) as other, entry(other) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         with capture_logs() as logged:
             assert (await http.post(other, headers={FORWARDED: "1"})).status_code == 421
         assert [line["log_level"] for line in logged] == ["info"], "any client can send the header"
@@ -195,7 +197,7 @@ async def test_body_is_kept_once() -> None:
 
 
 async def test_body_above_its_bound_is_refused() -> None:
-    async with entry(dead()) as front, httpx.AsyncClient() as http:
+    async with entry(dead()) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         for size, status in ((BODY_BYTES_MAX + 1, 413), (BODY_BYTES_MAX, 503)):
             assert (await http.post(front, content=b"x" * size)).status_code == status
 
@@ -214,7 +216,7 @@ async def test_answer_is_passed_on_while_it_comes() -> None:
     async with (
         listening(app_of(holder)) as url,
         entry(url) as front,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
         http.stream("POST", front, content=b"{}") as answer,
     ):
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -277,7 +279,7 @@ async def test_holder_that_cannot_be_reached_is_passed_over_for_the_next() -> No
     async with (
         listening(app_of(holder)) as url,
         entry(dead(), url, metrics=metrics) as front,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
     ):
         for method in METHODS:
             answer = await http.request(method, front, content=b"body")
@@ -302,7 +304,7 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
     async with (
         listening(app_of(holder)) as url,
         entry(url.replace("127.0.0.1", "holders.test")) as front,
-        httpx.AsyncClient() as http,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
     ):
         for _ in range(4):
             assert (await http.post(front, content=b"{}")).content == b"here"
@@ -310,7 +312,7 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
 
 async def test_nobody_reachable_is_503_with_the_range_and_no_url() -> None:
     url, metrics = dead(), Metrics()
-    async with entry(url, metrics=metrics) as front, httpx.AsyncClient() as http:
+    async with entry(url, metrics=metrics) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         answer = await http.post(front, content=b"{}")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         error = answer.json()["error"]
@@ -337,7 +339,11 @@ async def test_machine_that_does_not_answer_at_all_costs_its_timeout_once(monkey
         # However slow this machine is, all is asked within it.
         monkeypatch.setattr(forwarding_module, "REST_S", 3_600.0)
         with capture_logs() as logged:
-            async with listening(app_of(holder)) as url, entry(full_url, url) as front, httpx.AsyncClient() as http:
+            async with (
+                listening(app_of(holder)) as url,
+                entry(full_url, url) as front,
+                httpx.AsyncClient(timeout=PATIENCE_S) as http,
+            ):
                 for _ in range(3):
                     assert (await http.post(front, content=b"{}", timeout=30)).content == b"here"
         for filler in fillers:
@@ -381,7 +387,11 @@ async def test_holder_that_changed_nothing_is_passed_over(not_served: str, statu
     async def holder(_: Request) -> Response:
         return Response(b"here")
 
-    async with listening(app_of(other)) as first, listening(app_of(holder)) as second, httpx.AsyncClient() as http:
+    async with (
+        listening(app_of(other)) as first,
+        listening(app_of(holder)) as second,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
         async with entry(first, second) as front:
             assert (await http.post(front, content=b"{}")).content == b"here"
         async with entry(first) as front:
@@ -400,7 +410,11 @@ async def test_refusal_of_a_holder_is_its_answer_and_nobody_else_is_asked() -> N
     async def refusing(_: Request) -> Response:
         return Response(b"mine", 503)
 
-    async with listening(app_of(refusing)) as url, entry(url, dead()) as front, httpx.AsyncClient() as http:
+    async with (
+        listening(app_of(refusing)) as url,
+        entry(url, dead()) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
         answer = await http.post(front, content=b"{}")
         assert (answer.status_code, answer.content) == (503, b"mine")
 
@@ -444,7 +458,7 @@ async def test_machine_of_a_silent_holder_is_asked_whether_it_is_there() -> None
                 timers.append((int(kind), int(when, 16)))
         return Response()
 
-    async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient() as http:
+    async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
         assert (await http.post(front, content=b"{}")).status_code == 200
     # proc_net_tcp(5): 2 is the timer of keepalive, and the time until it fires is in hundredths of a second.
     assert any(kind == 2 and when <= 100 * LOST_AFTER_S for kind, when in timers), timers
@@ -453,7 +467,11 @@ async def test_machine_of_a_silent_holder_is_asked_whether_it_is_there() -> None
 async def test_answer_that_breaks_off_is_not_taken_for_whole() -> None:
     metrics = Metrics()
     begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
-    async with breaking(begun) as (broken, _), entry(broken, metrics=metrics) as front, httpx.AsyncClient() as http:
+    async with (
+        breaking(begun) as (broken, _),
+        entry(broken, metrics=metrics) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
         with pytest.raises(httpx.RemoteProtocolError):
             await http.get(front)
     assert outcomes(metrics) == {"answered": 1, "broken": 1}

@@ -318,6 +318,7 @@ async def test_other_ranges_after_a_restart_leave_nothing_of_what_was_given_up(
         assert _texts_on_disk(high.directory, far) == []
 
 
+@pytest.mark.timeout(400)
 async def test_ranges_are_changed_step_by_step_and_nobody_is_without_a_holder(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
