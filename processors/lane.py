@@ -384,8 +384,7 @@ class Lane:
             # What is not stored is purged once more after the next start.
             self.purged.at(self.swept_position)
             self.purged.save()
-        # It waits for a purge that is under way, which takes as long as the rows are many.
-        await asyncio.to_thread(self.store.close)
+        self.store.close()
 
 
 def _parts(rows: Mapping[bytes, Any]) -> Iterator[dict[bytes, Any]]:
