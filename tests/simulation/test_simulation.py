@@ -17,7 +17,7 @@ from ledger.answer import Found, Gone, Missing
 from ledger.verdict import Code
 from tests.simulation.run import SimulationFailure, simulate
 
-SEEDS_DEFAULT = 20
+SEEDS_DEFAULT = 12
 """About a second each."""
 SEEDS = [str(number) for number in range(int(os.environ.get("SIMULATION_SEEDS", SEEDS_DEFAULT)))]
 
