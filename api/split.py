@@ -1,8 +1,7 @@
 """Requests of many parts, some of which concern partitions that other replicas hold: asked there, and put together.
 
 Each partition gets one request with the parts that are its, in their order, also where one replica holds several. A
-part is answered as if it had been sent
-alone: a holder that cannot be asked is the error of its parts only.
+part is answered as if it had been sent alone: a holder that cannot be asked is the error of its parts only.
 """
 
 from __future__ import annotations

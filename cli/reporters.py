@@ -138,9 +138,7 @@ def _table(prefix: str, holders: Iterable[Holder], now_ms: int) -> Table:
         table.add_column(name)
     for holder in holders:
         report = holder.last.report
-        unpurged = [
-            one.partition for one, heard in holder.words if heard.report.purged_position < heard.report.position
-        ]
+        unpurged = [one.partition for one, heard in holder.words if not heard.is_purged]
         table.add_row(
             report.name,
             report.kind,
