@@ -31,7 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
 from api.errors import NOT_HELD, NOT_SERVED, UNAVAILABLE
 from api.holders import Holders
-from api.leaving import CLIENT_LEFT, unless_left
+from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
 from api.metrics import Metrics
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
@@ -128,8 +128,7 @@ class Forwarding:
             return _PassedOn(await unless_left(request.receive, opening), stack, self._metrics)
         except (asyncio.CancelledError, ClientDisconnect):
             await stack.aclose()
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if is_cancelled():
                 raise
             self._metrics.forwarded("left")
             return Response(status_code=CLIENT_LEFT)
@@ -286,8 +285,7 @@ class _PassedOn(Response):
             try:
                 await unless_left(receive, sending)
             except asyncio.CancelledError:
-                current = asyncio.current_task()
-                if current is not None and current.cancelling():
+                if is_cancelled():
                     raise
                 self._metrics.forwarded("left")
             except CallFailed as failure:

@@ -28,3 +28,9 @@ async def left(receive: Receive) -> None:
     """Return when the client has gone; whatever else it sends is of no interest."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def is_cancelled() -> bool:
+    """Return whether somebody cancels the running task itself, and not only what it has waited for."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

@@ -33,7 +33,7 @@ from api.gateway.running import Running
 from api.gateway.service import MIB, Gateway, json_answer, state_is_off
 from api.gateway.started import start_turn
 from api.gateway.upstream import UpstreamFailed, UpstreamStream, forwarded_headers
-from api.leaving import CLIENT_LEFT, unless_left
+from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
 from ledger.commit import TurnStart
 from ledger.continuation import Decision, Free, Pinned, Portable, Target, decide
 from ledger.errors import LedgerError
@@ -253,8 +253,7 @@ async def _buffered(request: Request, attempt: Attempt) -> Response:
     try:
         response: Response = await unless_left(request.receive, task)
     except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
+        if is_cancelled():
             raise
         if attempt.running.is_lost:
             message = "The response was ended by another request."
@@ -323,8 +322,7 @@ async def _streamed(request: Request, attempt: Attempt) -> Response:
     try:
         return await unless_left(request.receive, beginning)
     except asyncio.CancelledError:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
+        if is_cancelled():
             raise
         delivery.leave()
         leave()
