@@ -7,15 +7,7 @@ from typing import Protocol
 from ledger.purged import Purged, swept_position
 from ledger.replica import Replica
 from ledger.turn import Partition, Position
-from ledger.view import ViewStore
-
-
-class PurgeableStore(ViewStore, Protocol):
-    """Rows on a disk."""
-
-    def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk. Rewrites every row; lets other threads run meanwhile."""
-        ...
+from ledger.view import PurgeableStore
 
 
 class Disk(Protocol):

@@ -21,7 +21,7 @@ from ledger.outbox import Outbox
 from ledger.partition import LOG_ID_KIND
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Partition
-from ledger.view import ViewStore
+from ledger.view import PurgeableStore, ViewStore
 
 logger = structlog.get_logger("ledger.holding")
 
@@ -35,15 +35,11 @@ _KINDS_END = b"\xff"
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,4})(?:-(0|[1-9][0-9]{0,4}))?")
 
 
-class Disk(ViewStore, Protocol):
-    """Rows on a disk."""
+class RangedStore(PurgeableStore, Protocol):
+    """Rows on a disk, of which whole ranges go at once."""
 
     def delete_range(self, lower: bytes, upper: bytes) -> None:
         """Delete the rows with ``lower <= key < upper``. Raises ``StoreFailed``."""
-        ...
-
-    def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk. Raises ``StoreFailed``."""
         ...
 
 
@@ -109,7 +105,7 @@ def stored_partitions(store: ViewStore) -> Iterator[Partition]:
 
 
 async def release(
-    view: Disk, contents: Disk, log: EventLog, log_id: str, held: Collection[Partition] | None
+    view: RangedStore, contents: RangedStore, log: EventLog, log_id: str, held: Collection[Partition] | None
 ) -> list[Partition]:
     """Take what the stores have of other partitions than ``held`` off their disks; return these partitions.
 
@@ -153,7 +149,7 @@ def _is_released(store: ViewStore, partition: Partition) -> bool:
     return store.get(partition_prefix(partition) + RELEASED_KIND) is not None
 
 
-def _delete(store: Disk, partition: Partition) -> None:
+def _delete(store: RangedStore, partition: Partition) -> None:
     prefix = partition_prefix(partition)
     # Written first: whoever finds it knows that the bytes may still be there, although no row is.
     store.write({prefix + RELEASED_KIND: b""})

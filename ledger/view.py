@@ -38,3 +38,14 @@ class ViewStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class PurgeableStore(ViewStore, Protocol):
+    """Rows on a disk."""
+
+    def purge(self) -> None:
+        """Take the bytes of deleted rows off the disk. Rewrites every row; lets other threads run meanwhile.
+
+        Raises ``StoreFailed``.
+        """
+        ...

@@ -23,7 +23,6 @@ import structlog
 
 from ledger.bootstrap import TableRefused, check_table, read_table, wipe
 from ledger.checkpoint import Signer
-from ledger.disk import PurgeableStore
 from ledger.errors import StoreFailed, Unavailable
 from ledger.facts import encode_fact, fact_key
 from ledger.fold import UnsupportedUpgrade, is_anchor
@@ -47,6 +46,7 @@ from ledger.tables import (
 )
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import ErasureOrdered, Fact
+from ledger.view import PurgeableStore
 from processors.checkpoints import Checkpoints
 from processors.ports import Records, StartWriter, Writer
 

@@ -13,11 +13,10 @@ from itertools import islice
 
 import msgspec
 
-from ledger.disk import PurgeableStore
 from ledger.log import RecordBatch
 from ledger.purged import Purged, unpurged
 from ledger.turn import Partition, Position
-from ledger.view import ViewStore
+from ledger.view import PurgeableStore, ViewStore
 
 WIPE_ROWS = 64
 """Rows that are deleted in one batch; then the event loop gets its turn."""
