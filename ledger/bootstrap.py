@@ -17,7 +17,7 @@ import structlog
 from ledger.errors import Unavailable, UndecodableRecord
 from ledger.log import EventLog, LogGap, Record, RecordBatch
 from ledger.rows import Kind, MetaRow
-from ledger.table import Rows, partition_prefix
+from ledger.table import Rows, decode_row, partition_prefix
 from ledger.tables import MARKER_KEY, Marker, TableCopy, TableState, agrees, decode_marker, is_row, is_supported
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
@@ -95,6 +95,7 @@ async def read_table(copy: TableCopy, state: TableState, tables: EventLog, progr
         raise TableRefused("unreadable", f"the table of partition {partition} begins at {gap.first}") from gap
     finally:
         await tail.close()
+    reading.check()
     return reading.state
 
 
@@ -109,13 +110,18 @@ class _Reading:
         self.pending: dict[bytes, bytes | None] = {}
         """Rows that were read and not written yet."""
         self._has_ended = False
+        self._meta: bytes | None = None
+        """The last meta row that was read."""
+        self._unreadable: UndecodableRecord | None = None
+        """Why a row could not be taken; what follows is read for the rules that it was made with, and not taken."""
 
     @property
     def is_done(self) -> bool:
         """Whether the rows are those of a marker, and the end was reached."""
         if self._has_ended:
             return True
-        return self.position >= self._end and not self.pending and self.state.marker is not None
+        is_closed = not self.pending and self.state.marker is not None
+        return self.position >= self._end and (is_closed or self._unreadable is not None)
 
     async def take(self, batch: RecordBatch) -> None:
         """Take records of the table, up to the first marker that nothing below the end follows."""
@@ -129,6 +135,8 @@ class _Reading:
                 # One more offset is the control record that ended the transaction.
                 self._has_ended = record.offset + 2 >= self._end
             elif is_row(record.key):
+                if record.key == Kind.META:
+                    self._meta = record.value
                 self.pending[record.key] = record.value
                 if len(self.pending) >= PENDING_ROWS_MAX:
                     self._apply(record.offset + 1, None)
@@ -138,8 +146,27 @@ class _Reading:
         self.position = batch.next_position
 
     def _apply(self, position: int, marker: Marker | None) -> None:
-        self.state = self._copy.apply(self.state, self.pending, position, marker)
-        self.pending = {}
+        pending, self.pending = self.pending, {}
+        if self._unreadable is None:
+            try:
+                self.state = self._copy.apply(self.state, pending, position, marker)
+            except UndecodableRecord as error:
+                self._unreadable = error
+
+    def check(self) -> None:
+        """Refuse a table with a row that cannot be read: damaged, or of rules that this build does not know."""
+        if self._unreadable is not None:
+            reason = "unreadable" if self._meta is not None and _is_known(self._meta) else "upgrade"
+            raise TableRefused(reason, f"the table of partition {self._copy.partition}: {self._unreadable}")
+
+
+def _is_known(meta_row: bytes) -> bool:
+    """Return whether rows beside this meta row are of rules that this build knows."""
+    try:
+        meta = decode_row(Kind.META, meta_row)
+    except UndecodableRecord:
+        return False
+    return isinstance(meta, MetaRow) and is_supported(meta)
 
 
 def _marker(record: Record) -> Marker:

@@ -10,11 +10,9 @@ from typing import NamedTuple
 from ledger.policy import Policy
 from ledger.rows import ConversationRow, Fate, ItemRow, LineageRow, PrincipalRow, ResponseRow
 from ledger.table import Rows
-from ledger.turn import Status
+from ledger.turn import CONTINUABLE, RUNNING
 
 NEVER_MS = 2**63 - 1
-CONTINUABLE = (Status.COMPLETED, Status.INCOMPLETE)
-RUNNING = (Status.IN_PROGRESS, Status.QUEUED)
 
 
 class Gone(NamedTuple):

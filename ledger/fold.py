@@ -34,6 +34,7 @@ from msgspec.structs import replace
 
 from ledger import codec, fold_conversations, fold_turns
 from ledger.alias import partition_of
+from ledger.derived import forgets_event_at_ms
 from ledger.errors import FatalError, UndecodableRecord
 from ledger.event import (
     ClockTicked,
@@ -53,9 +54,9 @@ from ledger.event import (
     TurnStarted,
 )
 from ledger.fold_rules import ACCEPTED, Step, duplicate_of, refused
-from ledger.lifecycle import QUEUE_EVERY_RECORDS, Lifecycle, Task
+from ledger.lifecycle import QUEUE_EVERY_RECORDS, Lifecycle
 from ledger.log import Record
-from ledger.rows import EventRow, Kind, MetaRow, QuarantineRow
+from ledger.rows import EventRow, Kind, MetaRow, QuarantineRow, Task
 from ledger.table import Rows, ordered
 from ledger.verdict import Code, ErasureOrdered, Fact, Outcome
 
@@ -182,7 +183,7 @@ class _Judge(Step):
                 until_ms=until_ms,
             )
             rows.put(Kind.EVENT, event.event_id, row)
-            self.enqueue(until_ms + 1, Task.FORGET_EVENT, event.event_id)
+            self.wake(forgets_event_at_ms(row))
         return outcome
 
     def _judge_new(

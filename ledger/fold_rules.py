@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from ledger.content import ContentRef
 from ledger.event import OwnerRef
-from ledger.fates import CONTINUABLE, RUNNING, item_fate
-from ledger.lifecycle import Lifecycle, Task
+from ledger.fates import item_fate
+from ledger.lifecycle import Lifecycle
 from ledger.log import Record
-from ledger.rows import ConversationRow, EventRow, Fate, ItemRow, KeyRow, Kind, LineageRow, NodeRow, ResponseRow
+from ledger.rows import ConversationRow, EventRow, Fate, ItemRow, KeyRow, Kind, LineageRow, NodeRow, ResponseRow, Task
 from ledger.table import Rows, ordered
-from ledger.turn import Status
+from ledger.turn import CONTINUABLE, RUNNING, Status
 from ledger.verdict import Code, Outcome
 
 ACCEPTED = Outcome(code=Code.ACCEPTED)
@@ -81,7 +81,7 @@ class Step(Lifecycle):
             answered=False,
         )
         self.rows.put(Kind.KEY, key, row)
-        self.enqueue(until_ms, Task.FORGET_KEY, key)
+        self.wake(until_ms)
 
     def release_key(self, key: bytes, turn_id: bytes) -> None:
         """A turn ended without its key: another attempt may run at once."""
@@ -187,7 +187,6 @@ class Step(Lifecycle):
     def add_node(self, digest: bytes, node: NodeRow, lineage: LineageRow) -> None:
         rows, offset = self.rows, ordered(self.offset)
         rows.put(Kind.NODE, offset, node)
-        rows.put_index(Kind.MEMBER, digest + offset)
         if node.parent:
             self.hold(node.parent, child=1)
         for alias in node.items:
@@ -206,9 +205,6 @@ class Step(Lifecycle):
         if 0 < lineage.expires_at_ms <= self.clock_ms - self.policy.commit_grace_ms:
             lineage = replace(lineage, lapsed_offset=self.offset, lapsed_at_ms=lineage.expires_at_ms)
             self.enqueue(0, Task.SWEEP_LINEAGE, digest + ordered(0))
-        if lineage.active_offset:
-            rows.delete_index(Kind.ACTIVITY, lineage.principal + ordered(lineage.active_offset))
-        rows.put_index(Kind.ACTIVITY, lineage.principal + ordered(self.offset), digest)
         rows.put(
             Kind.LINEAGE,
             digest,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ledger.derived import forgets_event_at_ms
 from ledger.event import OwnerRef, ResponseDeleted, TurnAbandoned, TurnCompleted, TurnStarted
-from ledger.fates import CONTINUABLE
 from ledger.fold_rules import ACCEPTED, Step, refused, same_owner
-from ledger.lifecycle import Task
-from ledger.rows import ConversationRow, EventRow, Fate, KeyRow, Kind, LockRow, NodeRow, ResponseRow, TurnRow
-from ledger.table import ordered
+from ledger.rows import ConversationRow, EventRow, Fate, KeyRow, Kind, LockRow, NodeRow, ResponseRow, Task, TurnRow
+from ledger.turn import CONTINUABLE
 from ledger.verdict import Code, ContentUnneeded, Outcome
 
 _LEDGER = OwnerRef(native=False, target="ledger", digest=b"")
@@ -89,7 +88,11 @@ def turn_completed(step: Step, event: TurnCompleted) -> Outcome:
         ),
         lineage,
     )
-    expires_at_ms = 0 if step.policy.sliding else clock_ms + step.policy.active_ttl_ms
+    expires_at_ms = end_at_ms = 0
+    if not step.policy.sliding:
+        expires_at_ms = clock_ms + step.policy.active_ttl_ms
+        end_at_ms = expires_at_ms + step.policy.commit_grace_ms
+        step.wake(end_at_ms)
     rows.put(
         Kind.RESPONSE,
         event.response,
@@ -104,11 +107,9 @@ def turn_completed(step: Step, event: TurnCompleted) -> Outcome:
             turn_id=event.turn_id,
             lease_until_ms=0,
             sealed=event.sealed,
+            end_at_ms=end_at_ms,
         ),
     )
-    rows.put_index(Kind.LIVING, event.principal + ordered(step.offset), event.response)
-    if expires_at_ms:
-        step.enqueue(expires_at_ms + step.policy.commit_grace_ms, Task.END_RESPONSE, event.response)
     revision = 0
     if is_head:
         assert event.conversation is not None
@@ -201,7 +202,7 @@ def turn_started(step: Step, event: TurnStarted) -> Outcome:
             answered=False,
         )
         rows.put(Kind.KEY, event.idempotency, key)
-        step.enqueue(lease_until_ms, Task.FORGET_KEY, event.idempotency)
+        step.wake(lease_until_ms)
     return ACCEPTED
 
 
@@ -212,7 +213,7 @@ def turn_abandoned(step: Step, event: TurnAbandoned) -> Outcome:
         until_ms = step.clock_ms + step.policy.event_window_max_ms
         row = EventRow(offset=step.offset, code=Code.ABANDONED, node=0, revision=0, until_ms=until_ms)
         rows.put(Kind.EVENT, event.abandoned, row)
-        step.enqueue(until_ms + 1, Task.FORGET_EVENT, event.abandoned)
+        step.wake(forgets_event_at_ms(row))
         return ACCEPTED
     if first.code != Code.ACCEPTED:
         return ACCEPTED

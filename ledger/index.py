@@ -19,13 +19,12 @@ FLOORS_MAX = 4096
 class Index:
     """Entries of one kind. Used by one task at a time."""
 
-    def __init__(self, store: ViewStore, prefix: bytes, *, group_bytes: int, written_once: bool) -> None:
-        """``prefix`` is that of the stored keys. Entries whose keys agree in their first ``group_bytes`` bytes are
-        scanned together. ``written_once``: one that is put and deleted between two commits was never stored."""
+    def __init__(self, store: ViewStore, prefix: bytes, *, group_bytes: int) -> None:
+        """``prefix`` is that of all keys here, which are the stored ones. Entries whose keys agree in it and the next
+        ``group_bytes`` bytes are scanned together."""
         self._store = store
         self._prefix = prefix
-        self._group_bytes = group_bytes
-        self._written_once = written_once
+        self._group_bytes = len(prefix) + group_bytes
         self.changed: dict[bytes, bytes | None] = {}
         """What differs from the store; None: deleted."""
         self._sorted: list[bytes] = []
@@ -47,13 +46,16 @@ class Index:
 
     def delete(self, key: bytes) -> None:
         """Delete an entry."""
-        if self._written_once and self.changed.get(key) is not None:
-            del self.changed[key]
-        else:
-            self.changed[key] = None
+        self.changed[key] = None
 
     def scan(self, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return up to ``limit`` entries with ``lower <= key < upper``, ascending; both lie in one group."""
+        """Return up to ``limit`` entries with ``lower <= key < upper``, ascending, all three without the prefix; both
+        bounds lie in one group."""
+        prefix = self._prefix
+        found = self._scan(prefix + lower, prefix + upper, limit)
+        return [(key[len(prefix) :], value) for key, value in found]
+
+    def _scan(self, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         group = lower[: self._group_bytes]
         begin, floor = self._floors.get(group, (lower, lower))
         if not begin <= lower <= floor:
@@ -68,7 +70,7 @@ class Index:
         found: list[tuple[bytes, bytes]] = []
         if lower >= upper:
             return found
-        stored = self._store.scan(self._prefix + lower, self._prefix + upper)
+        stored = self._store.scan(lower, upper)
         try:
             for entry in _merged(self._fresh(lower, upper), self._kept(stored)):
                 found.append(entry)
@@ -96,9 +98,7 @@ class Index:
 
     def _kept(self, stored: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored entries that were not changed since the last commit."""
-        prefix_bytes = len(self._prefix)
-        for row_key, value in stored:
-            key = row_key[prefix_bytes:]
+        for key, value in stored:
             if key not in self.changed:
                 yield key, value
 

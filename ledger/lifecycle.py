@@ -16,9 +16,10 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from ledger.fates import NEVER_MS, RUNNING, Gone, conversation_fate, item_fate, response_fate
-from ledger.rows import ConversationRow, Fate, ItemRow, Kind, LineageRow, ResponseRow, TurnRow
+from ledger.fates import NEVER_MS, Gone, conversation_fate, item_fate, response_fate
+from ledger.rows import ConversationRow, Fate, ItemRow, Kind, LineageRow, ResponseRow, Task, TurnRow
 from ledger.table import Rows, ordered
+from ledger.turn import RUNNING
 from ledger.verdict import ContentUnneeded, Fact
 
 QUEUE_EVERY_RECORDS = 16
@@ -33,22 +34,6 @@ EVICTIONS_MAX = 4
 """Evictions per accepted turn: one keeps pace, four shrink an overhang after a policy change."""
 FIRST_KEY = b""
 LAST_KEY = b"\xff" * 48
-
-
-class Task:
-    """Second part of a queue key: what is due."""
-
-    FORGET_EVENT = b"e"
-    FORGET_KEY = b"k"
-    FORGET_TURN = b"t"
-    FORGET_TOMBSTONE = b"d"
-    END_RESPONSE = b"r"
-    END_LINEAGE = b"l"
-    RELEASE_RESPONSE = b"h"
-    RELEASE_HEAD = b"H"
-    REMOVE_NODE = b"n"
-    SWEEP_LINEAGE = b"s"
-    SWEEP_PRINCIPAL = b"S"
 
 
 class Lifecycle:
@@ -77,6 +62,10 @@ class Lifecycle:
     def enqueue(self, due_ms: int, task: bytes, subject: bytes) -> None:
         """Have ``task`` done for ``subject`` at ``due_ms`` or soon after."""
         self.rows.put_index(Kind.QUEUE, ordered(due_ms) + task + subject)
+        self.wake(due_ms)
+
+    def wake(self, due_ms: int) -> None:
+        """Have the queue looked at by ``due_ms``: a row that was written has a task then (``derived``)."""
         if due_ms < self.queue_due_ms:
             self.queue_due_ms = due_ms
 
@@ -86,7 +75,6 @@ class Lifecycle:
         self._bury(Kind.RESPONSE, alias, row, fate, at_ms)
         if row.status in RUNNING:
             return
-        rows.delete_index(Kind.LIVING, row.principal + ordered(row.node))
         lineage = rows.lineage(row.lineage)
         if lineage is not None and row.node >= lineage.cut_offset:
             rows.put(Kind.LINEAGE, row.lineage, replace(lineage, records=lineage.records - 1))
@@ -132,8 +120,7 @@ class Lifecycle:
         elif isinstance(row, ConversationRow):
             changes |= {"sealed": b"", "metadata": None}
         rows.put(kind, alias, replace(row, **changes))
-        self.enqueue(forget_at_ms, Task.FORGET_TOMBSTONE, kind + alias)
-        rows.put_index(Kind.TOMBSTONE, row.principal + ordered(forget_at_ms) + kind + alias)
+        self.wake(forget_at_ms)
         principal = rows.principal(row.principal)
         rows.put(Kind.PRINCIPAL, row.principal, replace(principal, tombstones=principal.tombstones + 1))
         if principal.tombstones >= self.policy.tombstones_per_principal_max:
@@ -154,7 +141,6 @@ class Lifecycle:
         if row is None or not row.fate:
             return
         rows.delete(kind, alias)
-        rows.delete_index(Kind.TOMBSTONE, row.principal + ordered(row.forget_at_ms) + kind + alias)
         principal = rows.principal(row.principal)
         rows.put(Kind.PRINCIPAL, row.principal, replace(principal, tombstones=principal.tombstones - 1))
 
@@ -193,8 +179,6 @@ class Lifecycle:
         conversation = rows.conversation(digest)
         if conversation is not None and not conversation.fate:
             return
-        if row.active_offset:
-            rows.delete_index(Kind.ACTIVITY, row.principal + ordered(row.active_offset))
         rows.delete(Kind.LINEAGE, digest)
 
     def cut_lineage(self, digest: bytes, offset: int, fate: Fate, at_ms: int) -> None:
@@ -212,8 +196,6 @@ class Lifecycle:
                     principal, records=principal.records - row.records, size_bytes=principal.size_bytes - row.size_bytes
                 ),
             )
-        if row.active_offset:
-            rows.delete_index(Kind.ACTIVITY, row.principal + ordered(row.active_offset))
         rows.put(
             Kind.LINEAGE,
             digest,
@@ -374,7 +356,6 @@ class Lifecycle:
                 else:
                     self.end_item(alias, item, gone.fate, gone.at_ms)
         rows.delete(Kind.NODE, ordered(offset))
-        rows.delete_index(Kind.MEMBER, node.lineage + ordered(offset))
         if node.content is not None:
             self.facts.append(ContentUnneeded(node.content))
         lineage = rows.lineage(node.lineage)

@@ -19,7 +19,7 @@ from ledger.replica import Replica
 from ledger.report import RowsStatement
 from ledger.reporter import Holding, Identity, Reporter, Reports, Standing
 from ledger.table import partition_prefix
-from ledger.tables import DIGEST_BYTES, DIGEST_MODULUS, is_row, pair_digests
+from ledger.tables import DIGEST_BYTES, DIGEST_MODULUS, scan_digests
 from ledger.turn import Partition
 from ledger.verdict import Fact
 
@@ -93,15 +93,15 @@ class Digests:
 
 
 async def digested(scan: Iterator[tuple[bytes, bytes]]) -> RowsStatement:
-    """Return digest and number of the folded rows in a scan of one partition. Raises ``StoreFailed``."""
+    """Return row digest and number of the rows that tables carry in a scan of one partition. Raises ``StoreFailed``."""
     loop = asyncio.get_running_loop()
     total = count = 0
     while True:
         began_s = loop.time()
         rows = list(islice(scan, DIGEST_ROWS))
-        folded = [(key[PREFIX_BYTES:], row) for key, row in rows if is_row(key[PREFIX_BYTES:])]
-        total += pair_digests(folded)
-        count += len(folded)
+        part_total, part_count = scan_digests(rows)
+        total += part_total
+        count += part_count
         if len(rows) < DIGEST_ROWS:
             return RowsStatement((total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), count)
         await asyncio.sleep((loop.time() - began_s) * (1 / DIGEST_SHARE - 1))

@@ -42,10 +42,23 @@ class Kind:
     """Index: principal (20), time to forget (8), kind (1), alias (20)."""
 
 
+class Task:
+    """Second part of a queue key: what is due."""
+
+    FORGET_EVENT = b"e"
+    FORGET_KEY = b"k"
+    FORGET_TURN = b"t"
+    FORGET_TOMBSTONE = b"d"
+    END_RESPONSE = b"r"
+    END_LINEAGE = b"l"
+    RELEASE_RESPONSE = b"h"
+    RELEASE_HEAD = b"H"
+    REMOVE_NODE = b"n"
+    SWEEP_LINEAGE = b"s"
+    SWEEP_PRINCIPAL = b"S"
+
+
 INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Kind.TOMBSTONE})
-WRITTEN_ONCE_KINDS = frozenset({Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING})
-"""Their keys end in the offset of the record that makes them: one made and deleted in the same batch was never
-stored."""
 INDEX_GROUP_BYTES = {kind: 0 if kind == Kind.QUEUE else 20 for kind in INDEX_KINDS}
 """Entries of one principal or lineage, whose digest their keys begin with, are scanned together; of the queue all."""
 
@@ -125,6 +138,8 @@ class ResponseRow(_Row, frozen=True, kw_only=True):
     gone_at_ms: int = 0
     forget_at_ms: int = 0
     """When the tombstone ends."""
+    end_at_ms: int = 0
+    """When the queue ends it: ``expires_at_ms`` and the grace that was the policy's then. 0: its lineage does."""
 
 
 class ConversationRow(_Row, frozen=True, kw_only=True):

@@ -14,13 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ledger.content import ContentRef
+from ledger.derived import derivations, is_derived
+from ledger.errors import UndecodableRecord
 from ledger.index import Index
 from ledger.rows import (
     FOLDED_KINDS,
     INDEX_GROUP_BYTES,
-    INDEX_KINDS,
     ROW_TYPES,
-    WRITTEN_ONCE_KINDS,
     ConversationRow,
     EventRow,
     ItemRow,
@@ -46,8 +46,8 @@ ABSENT_KEYS_MAX = 8192
 _decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type in ROW_TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
 _UNKNOWN = object()
-_EVENT, _NODE = Kind.EVENT[0], Kind.NODE[0]
-_OFFSET_BYTES = 8
+_EVENT, _NODE, _QUEUE = Kind.EVENT[0], Kind.NODE[0], Kind.QUEUE[0]
+_PREFIX_BYTES = 2
 
 
 def partition_prefix(partition: Partition) -> bytes:
@@ -66,6 +66,8 @@ class Changes(NamedTuple):
     """Rows that are certainly not in the store yet."""
     other: dict[bytes, bytes | None]
     """Rows that may be in the store; None: deleted."""
+    derived: dict[bytes, bytes | None]
+    """Index entries that follow from other rows; None: deleted."""
 
 
 class Rows:
@@ -78,17 +80,15 @@ class Rows:
         self._changed: dict[bytes, msgspec.Struct | None] = {}
         self._absent: set[bytes] = set()
         """Keys that were looked for since the last commit and are not in the store."""
+        self._underived: dict[bytes, msgspec.Struct | None] = {}
+        """Rows that changed since their index entries were last brought up to date, as they were then."""
         self._indexes = {
-            kind: Index(
-                store,
-                self._prefix + kind,
-                group_bytes=INDEX_GROUP_BYTES[kind],
-                written_once=kind in WRITTEN_ONCE_KINDS,
-            )
-            for kind in sorted(INDEX_KINDS)
+            kind[0]: Index(store, self._prefix + kind, group_bytes=group_bytes)
+            for kind, group_bytes in sorted(INDEX_GROUP_BYTES.items())
         }
         self.partition = partition
         self.meta = self._stored_meta = self._load_meta()
+        self._stored_position = ordered(self.meta.position)
         self.anchor_trimmed = False
         """Whether the log no longer holds the anchor, so that it cannot be compared."""
         self.has_skipped = False
@@ -167,59 +167,96 @@ class Rows:
         return row
 
     def put(self, kind: bytes, key: bytes, row: msgspec.Struct) -> None:
-        """Write a row of a point kind."""
-        self._changed[kind + key] = self._known[kind + key] = row
+        """Write a row of a point kind; its index entries follow."""
+        self._change(kind + key, row)
 
     def delete(self, kind: bytes, key: bytes) -> None:
-        """Delete a row of a point kind."""
-        self._changed[kind + key] = self._known[kind + key] = None
+        """Delete a row of a point kind; its index entries follow."""
+        self._change(kind + key, None)
+
+    def _change(self, key: bytes, row: msgspec.Struct | None) -> None:
+        if key not in self._underived:
+            before: Any = self._known.get(key, _UNKNOWN)
+            if before is _UNKNOWN:
+                is_new = key in self._absent or self._is_new_node(key)
+                before = None if is_new else self._get(key)
+            self._underived[key] = before
+        self._changed[key] = self._known[key] = row
+
+    def _is_new_node(self, key: bytes) -> bool:
+        """Return whether the key is of a node whose record lies behind what is stored."""
+        return key[0] == _NODE and key[1:] >= self._stored_position
+
+    def _derive(self) -> None:
+        """Bring the index entries of all rows that have changed up to date."""
+        indexes, known = self._indexes, self._known
+        prefix = self._prefix
+        for key, before in self._underived.items():
+            derive = derivations.get(key[0])
+            if derive is None:
+                continue
+            after = known[key]
+            new = () if after is None else derive(key, after)
+            if before is not None:
+                old = derive(key, before)
+                if old == new:
+                    continue
+                # Before the others are put: a key that stays may get another value.
+                for entry, _ in old:
+                    indexes[entry[0]].delete(prefix + entry)
+            for entry, value in new:
+                indexes[entry[0]].put(prefix + entry, value)
+        self._underived.clear()
 
     def put_index(self, kind: bytes, key: bytes, value: bytes = b"") -> None:
-        """Write an entry of an index kind."""
-        self._indexes[kind].put(key, value)
+        """Write an entry of an index kind that follows from no row."""
+        self._indexes[kind[0]].put(self._prefix + kind + key, value)
 
     def delete_index(self, kind: bytes, key: bytes) -> None:
         """Delete an entry of an index kind."""
-        self._indexes[kind].delete(key)
+        self._indexes[kind[0]].delete(self._prefix + kind + key)
 
     def scan(self, kind: bytes, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` entries of an index kind with ``lower <= key < upper``, ascending, changes
         included; both bounds are of one principal, lineage or queue."""
-        return self._indexes[kind].scan(lower, upper, limit)
+        if self._underived:
+            self._derive()
+        return self._indexes[kind[0]].scan(lower, upper, limit)
 
     @property
     def changes_count(self) -> int:
-        """Number of changes since the last ``committed``, without the meta row."""
+        """Number of changes since the last ``committed``, without the meta row and entries not derived yet."""
         return len(self._changed) + sum(len(index.changed) for index in self._indexes.values())
 
     def changes(self) -> dict[bytes, bytes | None]:
         """Return all changes since the last ``committed``, with the meta row, as the store takes them."""
-        new, other = self.changes_apart()
-        return {**new, **other}
+        new, other, derived = self.changes_apart()
+        return {**new, **other, **derived}
 
     def changes_apart(self) -> Changes:
-        """Return ``changes`` with those apart that certainly add a row."""
+        """Return ``changes`` with those apart that certainly add a row, and those that follow from others."""
+        self._derive()
         prefix, absent = self._prefix, self._absent
-        begin = ordered(self._stored_meta.position)
         new: dict[bytes, bytes] = {}
         other: dict[bytes, bytes | None] = {prefix + Kind.META: _encode(self.meta)}
         for key, row in self._changed.items():
-            if key in absent or (key[0] == _NODE and key[1:] >= begin):
+            if key in absent or self._is_new_node(key):
                 if row is not None:
                     new[prefix + key] = _encode(row)
             else:
                 other[prefix + key] = None if row is None else _encode(row)
+        derived: dict[bytes, bytes | None] = {}
         for kind, index in self._indexes.items():
-            start, is_written_once = prefix + kind, kind in WRITTEN_ONCE_KINDS
+            if kind != _QUEUE:
+                derived.update(index.changed)
+                continue
             for key, value in index.changed.items():
-                if is_written_once and value is not None and key[-_OFFSET_BYTES:] >= begin:
-                    new[start + key] = value
-                else:
-                    other[start + key] = value
-        return Changes(new, other)
+                (derived if is_derived(key, _PREFIX_BYTES) else other)[key] = value
+        return Changes(new, other, derived)
 
     def committed(self) -> None:
         """The store has taken ``changes``: forget them, keep the decoded rows."""
+        assert not self._underived, "changes were asked for before they were committed"
         known = self._known
         for key, row in self._changed.items():
             # An event ID is looked up again by a retry only, and what is gone hardly ever.
@@ -228,6 +265,7 @@ class Rows:
         self._changed.clear()
         self._absent.clear()
         self._stored_meta = self.meta
+        self._stored_position = ordered(self.meta.position)
         self.has_skipped = False
         if len(known) > KNOWN_ROWS_MAX:
             known.clear()
@@ -239,6 +277,7 @@ class Rows:
         self._changed.clear()
         self._known.clear()
         self._absent.clear()
+        self._underived.clear()
         self.has_skipped = False
         for index in self._indexes.values():
             index.discard()
@@ -246,6 +285,14 @@ class Rows:
 
 
 _NO_PRINCIPAL = PrincipalRow()
+
+
+def decode_row(key: bytes, row: bytes) -> msgspec.Struct:
+    """Return the row of a point kind with ``key`` (kind and rest). Raises ``UndecodableRecord``."""
+    try:
+        return _decode[key[0]](row)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UndecodableRecord("malformed", f"a row of kind {key[:1]!r} cannot be read: {error}") from None
 
 
 def folded_rows(store: ViewStore, partition: Partition) -> Iterator[tuple[bytes, bytes]]:

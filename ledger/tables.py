@@ -1,7 +1,8 @@
 """Tables: the rows of a partition as records of the topic ``tables``, from which a new replica starts.
 
 Place in the flow: log → fold → rows → **table** → rows of another process. A record's key is a row's key without its
-partition, its value the row's bytes; a null record is a deleted row. Every batch of them is closed by a marker, under
+partition, its value the row's bytes; a null record is a deleted row. Index entries that follow from rows (``derived``)
+are not in a table: whoever copies it derives them. Every batch of them is closed by a marker, under
 one key of its own, and is visible only as a whole (one transaction), so a table is always one of some position.
 
 A marker carries the *row digest*: the sum modulo 2²⁵⁶ of BLAKE2b-256 over each length of a key, key and row. It is
@@ -11,6 +12,7 @@ that holds other rows than the writer held finds that out.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,14 +23,15 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from ledger import codec
+from ledger.derived import Entry, derivations, is_derived
 from ledger.errors import UndecodableRecord
 from ledger.purged import purged_key, unpurged
 from ledger.rows import FOLDED_KINDS, MetaRow
-from ledger.table import folded_rows, partition_prefix
+from ledger.table import decode_row, folded_rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
 
-TABLE_FORMAT = 1
+TABLE_FORMAT = 2
 """First byte of a marker; rows are as ``rows`` has them for the partition's declared fold version."""
 MARKER_KEY = b"\xff"
 """Key of the markers: no kind of row has it. Compaction keeps the last one."""
@@ -72,6 +75,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
 
     tables_id: str
     """Identity of the topic that was read."""
+    format: int = TABLE_FORMAT
     position: int = 0
     """Next offset of the topic ``tables`` to read."""
     rows_digest: bytes = NO_ROWS
@@ -100,6 +104,8 @@ class TableChange(NamedTuple):
 
     records: list[tuple[bytes, bytes | None]]
     """Key and value of each row that really changes."""
+    removed: list[tuple[bytes, bytes]]
+    """Key and value before, of those that were there."""
     rows_digest: bytes
     """Afterwards, as is ``rows_count``."""
     rows_count: int
@@ -124,7 +130,8 @@ def decode_marker(value: bytes | None) -> Marker:
     if not value:
         raise UndecodableRecord("empty")
     if value[0] != TABLE_FORMAT:
-        raise UndecodableRecord("newer_format", f"a table's marker has format {value[0]}")
+        age = "newer" if value[0] > TABLE_FORMAT else "older"
+        raise UndecodableRecord(f"{age}_format", f"a table's marker has format {value[0]}, not {TABLE_FORMAT}")
     try:
         marker = _marker_decoder.decode(value[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -160,8 +167,8 @@ def is_supported(meta: MetaRow) -> bool:
 
 
 def is_row(key: bytes) -> bool:
-    """Return whether a record's key is that of a row."""
-    return key[:1] in FOLDED_KINDS
+    """Return whether a record's key is that of a row that tables carry."""
+    return key[:1] in FOLDED_KINDS and not is_derived(key)
 
 
 def pair_digests(rows: Iterable[tuple[bytes, bytes]]) -> int:
@@ -174,6 +181,27 @@ def pair_digests(rows: Iterable[tuple[bytes, bytes]]) -> int:
     )
 
 
+def scan_digests(rows: Iterable[tuple[bytes, bytes]]) -> tuple[int, int]:
+    """Return what stored rows, by key with the partition, add to a row digest, and to the number of rows.
+
+    Rows that tables do not carry add nothing, if over the whole partition the derived entries are those that follow
+    from the rows; else they add the difference, and the digest is that of no table.
+    """
+    carried: list[tuple[bytes, bytes]] = []
+    stored: list[Entry] = []
+    derived: list[Entry] = []
+    for stored_key, row in rows:
+        key = stored_key[_PREFIX_BYTES:]
+        if is_row(key):
+            carried.append((key, row))
+            with contextlib.suppress(UndecodableRecord):
+                derived += _entries(key, row)
+        elif key[:1] in FOLDED_KINDS:
+            stored.append((key, row))
+    total = pair_digests(carried) + pair_digests(stored) - pair_digests(derived)
+    return total, len(carried) + len(stored) - len(derived)
+
+
 def table_change(
     store: ViewStore,
     changes: Mapping[bytes, bytes | None],
@@ -182,8 +210,8 @@ def table_change(
     *,
     new: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> TableChange:
-    """Return what ``changes`` and ``new`` (by row key, with its partition) will do to the table of the rows in
-    ``store``; ``new`` are rows of which it holds none.
+    """Return what ``changes`` and ``new`` (by row key, with its partition; no derived entries) will do to the table of
+    the rows in ``store``; ``new`` are rows of which it holds none.
 
     Reads the rows as they are, so call it before the changes are written.
     """
@@ -205,19 +233,27 @@ def table_change(
     total = int.from_bytes(rows_digest, "big") + pair_digests(added) - pair_digests(removed)
     return TableChange(
         [*added, *deleted],
+        removed,
         (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"),
         rows_count + len(added) - len(removed),
     )
 
 
 def digest_of(store: ViewStore, partition: Partition) -> tuple[bytes, int]:
-    """Return row digest and number of the rows of a partition, by reading all of them."""
+    """Return row digest and number of the rows of a partition that tables carry, by reading all of them."""
     total, count = 0, 0
-    rows = ((key[_PREFIX_BYTES:], row) for key, row in folded_rows(store, partition))
+    rows = folded_rows(store, partition)
     while part := list(islice(rows, DIGEST_ROWS)):
-        total += pair_digests(part)
-        count += len(part)
+        part_total, part_count = scan_digests(part)
+        total += part_total
+        count += part_count
     return (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), count
+
+
+def _entries(key: bytes, row: bytes) -> tuple[Entry, ...]:
+    """Return the entries that follow from an encoded row. Raises ``UndecodableRecord``."""
+    derive = derivations.get(key[0])
+    return () if derive is None else derive(key, decode_row(key, row))
 
 
 class TableCopy:
@@ -232,9 +268,10 @@ class TableCopy:
         """Return the state of the copy; None when there is none, or one of another release."""
         raw = self.store.get(self._prefix + TABLE_STATE_KIND)
         try:
-            return None if raw is None else _state_decoder.decode(raw)
+            state = None if raw is None else _state_decoder.decode(raw)
         except msgspec.DecodeError:
             return None
+        return state if state is not None and state.format == TABLE_FORMAT else None
 
     def state_change(self, state: TableState | None) -> dict[bytes, bytes | None]:
         """Return the local row of a state, to be written with the rows it speaks of; None: no copy any more."""
@@ -243,7 +280,10 @@ class TableCopy:
     def apply(
         self, state: TableState, rows: Mapping[bytes, bytes | None], position: int, marker: Marker | None
     ) -> TableState:
-        """Write rows of the table (by record key) and the state after them; return that state."""
+        """Write rows of the table (by record key), what follows from them and the state after them; return that state.
+
+        Raises ``UndecodableRecord``, before anything is written, for a row that this build cannot read.
+        """
         changes = {self._prefix + key: row for key, row in rows.items()}
         change = table_change(self.store, changes, state.rows_digest, state.rows_count)
         after = TableState(
@@ -253,13 +293,20 @@ class TableCopy:
             rows_count=change.rows_count,
             marker=marker,
         )
-        self.store.write(changes | self.state_change(after))
+        self.store.write(changes | self._derived(change) | self.state_change(after))
         return after
 
-    def keys(self) -> Iterator[bytes]:
-        """Yield the record keys of all rows."""
-        for key, _ in folded_rows(self.store, self.partition):
-            yield key[_PREFIX_BYTES:]
+    def _derived(self, change: TableChange) -> dict[bytes, bytes | None]:
+        """Return the index entries that change with rows."""
+        entries: dict[bytes, bytes | None] = {}
+        for key, row in change.removed:
+            for entry, _ in _entries(key, row):
+                entries[self._prefix + entry] = None
+        for key, after in change.records:
+            if after is not None:
+                for entry, value in _entries(key, after):
+                    entries[self._prefix + entry] = value
+        return entries
 
     def wipe(self) -> Iterator[None]:
         """Delete every row that was folded or copied, a bounded number at each step; the state goes first, and what

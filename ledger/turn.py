@@ -56,10 +56,12 @@ class Status(enum.IntEnum):
 
     @property
     def continuable(self) -> bool:
-        return self in (Status.COMPLETED, Status.INCOMPLETE)
+        return self in CONTINUABLE
 
 
-TERMINAL = frozenset({Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED})
+CONTINUABLE = frozenset({Status.COMPLETED, Status.INCOMPLETE})
+RUNNING = frozenset({Status.IN_PROGRESS, Status.QUEUED})
+TERMINAL = frozenset(Status) - RUNNING
 
 
 def checked_text(name: str, value: object, bytes_max: int, *, optional: bool = False) -> None:

@@ -159,7 +159,7 @@ class _Table:
         async for record in _records(self._tables, self._partition, self._position, end):
             key = record.key or b""
             if key == MARKER_KEY:
-                self._folded_to = max(self._folded_to, decode_marker(record.value).position)
+                self._folded_to = max(self._folded_to, _position(record.value))
             elif key[:1] == Kind.NODE:
                 offset = int.from_bytes(key[1:], "big")
                 if record.value is None:
@@ -167,6 +167,16 @@ class _Table:
                 else:
                     self._nodes[offset] = _decode_node(record.value).principal
         self._position = end
+
+
+def _position(marker: bytes | None) -> int:
+    """Return the position of a marker; 0 for one of an older release, which is on its way out of the table."""
+    try:
+        return decode_marker(marker).position
+    except UndecodableRecord as error:
+        if error.reason == "older_format":
+            return 0
+        raise
 
 
 async def _deleted(contents: EventLog, partition: Partition, unneeded: set[bytes]) -> Position:

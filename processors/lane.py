@@ -56,8 +56,8 @@ TABLES, LIFECYCLE, CHECKPOINTS = "tables", "lifecycle", "checkpoints"
 """Topics that a batch is written to, without their prefix."""
 FOLD_RECORDS_MAX = 16
 """Records folded before others on the event loop get their turn: about 2 ms, or 50 where each carries out due tasks."""
-CHANGES_MAX = 6_000
-"""Row changes of one transaction, about those of 500 turns: a tick may carry out so many due tasks that a dozen make as
+CHANGES_MAX = 2_500
+"""Row changes of one transaction, about those of 700 turns: a tick may carry out so many due tasks that a dozen make as
 many."""
 CHANGE_ROWS_MAX = 512
 """Row changes that are digested before others on the event loop get their turn: about 3 ms."""
@@ -321,16 +321,16 @@ class Lane:
 
     async def _change(self) -> _Change:
         """Return what was folded since the last write, and what it means for the table."""
-        new, other = self.rows.changes_apart()
+        new, other, derived = self.rows.changes_apart()
         records: list[tuple[bytes, bytes | None]] = []
         rows_digest, rows_count = self._state.rows_digest, self._state.rows_count
         for added, part in zip_longest(_parts(new), _parts(other)):
-            changed, rows_digest, rows_count = table_change(
-                self.store, part or {}, rows_digest, rows_count, new=added or {}
-            )
-            records += changed
+            change = table_change(self.store, part or {}, rows_digest, rows_count, new=added or {})
+            rows_digest, rows_count = change.rows_digest, change.rows_count
+            records += change.records
             await asyncio.sleep(0)
-        return _Change({**new, **other}, records, marker_of(self.rows.meta, self._log_id, rows_digest, rows_count))
+        marker = marker_of(self.rows.meta, self._log_id, rows_digest, rows_count)
+        return _Change({**new, **other, **derived}, records, marker)
 
     async def _write(self, change: _Change, facts: list[Fact]) -> None:
         marker = change.marker

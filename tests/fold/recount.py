@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from ledger.fates import NEVER_MS
-from ledger.lifecycle import Task
 from ledger.rows import (
     INDEX_KINDS,
     ROW_TYPES,
@@ -24,6 +23,7 @@ from ledger.rows import (
     NodeRow,
     PrincipalRow,
     ResponseRow,
+    Task,
 )
 from ledger.table import ordered
 from ledger.turn import TERMINAL
@@ -198,6 +198,8 @@ def _check_queue(table: Table) -> None:
     _check_queued(table, Task.FORGET_KEY, {key: row.until_ms for key, row in table.points[Kind.KEY].items()})
     tombstones = {key[28:]: int.from_bytes(key[20:28], "big") for key in _tombstones(table)}
     _check_queued(table, Task.FORGET_TOMBSTONE, tombstones)
+    endings = {alias: row.end_at_ms for alias, row in table.living.items() if row.expires_at_ms}
+    _check_queued(table, Task.END_RESPONSE, endings)
     turns = {subject for _, subject in table.queued(Task.FORGET_TURN)}
     assert turns >= set(table.points[Kind.TURN]), "a started turn is never forgotten"
     for locked, lock in table.points[Kind.LOCK].items():
@@ -209,7 +211,6 @@ def _check_queue(table: Table) -> None:
             turn = table.points[Kind.TURN].get(row.turn_id or b"")
             assert turn is not None, "a response in progress without its turn never ends"
             assert turn.response == alias, "a response in progress is not its turn's"
-    endings = {subject for _, subject in table.queued(Task.END_RESPONSE)}
     lineage_endings = {subject for _, subject in table.queued(Task.END_LINEAGE)}
     sweeps = {subject[:20] for _, subject in table.queued(Task.SWEEP_LINEAGE)}
     for alias, row in table.living.items():
@@ -222,9 +223,8 @@ def _check_queue(table: Table) -> None:
 
 
 def _check_queued(table: Table, task: bytes, wanted: dict[bytes, int]) -> None:
-    queued = table.queued(task)
-    missing = [subject for subject, due_ms in wanted.items() if (due_ms, subject) not in queued]
-    assert not missing, f"{len(missing)} subjects of task {task!r} are never forgotten"
+    expected = Counter((due_ms, subject) for subject, due_ms in wanted.items())
+    assert table.queued(task) == expected, f"the queue's tasks {task!r} are not those of the rows"
 
 
 def _check_ancestors(table: Table) -> None:

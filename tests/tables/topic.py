@@ -89,8 +89,8 @@ class TableWriter:
 
     def write(self) -> None:
         """Write what was folded since the last call."""
-        changes = self.rows.changes()
-        change = table_change(self.store, changes, self.state.rows_digest, self.state.rows_count)
+        new, other, _ = self.rows.changes_apart()
+        change = table_change(self.store, other, self.state.rows_digest, self.state.rows_count, new=new)
         marker = marker_of(self.rows.meta, LOG_ID, change.rows_digest, change.rows_count)
         self.topic.add([*change.records, (MARKER_KEY, encode_marker(marker))])
         self.state = TableState(
@@ -100,5 +100,5 @@ class TableWriter:
             rows_count=change.rows_count,
             marker=marker,
         )
-        self.store.write(changes)
+        self.store.write(self.rows.changes())
         self.rows.committed()
