@@ -46,8 +46,6 @@ TICK_TIMEOUT_S = 5.0
 ENDS_INTERVAL_S = 2.0
 """How often the ends of the log are asked for, to show the lag and to notice a silent tail."""
 ENDS_TIMEOUT_S = 5.0
-SILENCE_MAX_S = 10.0
-"""How long a lane may be behind its end while nothing arrives before the tail is opened anew."""
 STOP_TIMEOUT_S = 5.0
 """How long lanes may take to finish what they write when the service stops."""
 RECOVERABLE = (LedgerError, WriterFenced, AppendUncertain, PartitionLost, OSError)
@@ -68,6 +66,8 @@ class Materializer:
         self._tail: Tail | None = None
         self._tailed: dict[Partition, int] = {}
         self._tailed_at_s = 0.0
+        self._dry_at_s = 0.0
+        """When the tail last had nothing at all."""
         self._ends_at_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._has_joined = False
@@ -260,7 +260,10 @@ class Materializer:
             self._tail = await self._log.tail({partition: self._slots[partition].read_to for partition in running})
             self._tailed = running
             self._tailed_at_s = time.monotonic()
-        for batch in await self._tail.next(TAIL_WAIT_S):
+        batches = await self._tail.next(TAIL_WAIT_S)
+        if not batches:
+            self._dry_at_s = time.monotonic()
+        for batch in batches:
             slot = self._slots.get(batch.partition)
             if slot is None or slot.phase is not Phase.RUNNING or slot.epoch != self._tailed.get(batch.partition):
                 continue
@@ -348,8 +351,7 @@ class Materializer:
             except Unavailable:
                 continue
             await self._leave_hint(slot)
-            silent = time.monotonic() - slot.progressed_at_s > SILENCE_MAX_S
-            if slot.is_idle and slot.read_to < slot.end and silent:
+            if slot.is_silent(time.monotonic(), self._dry_at_s):
                 logger.warning("tail_silent", partition=slot.partition)
                 slot.progressed_at_s = time.monotonic()
                 # The tail is compared with the epochs, so this opens it anew.

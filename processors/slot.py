@@ -12,6 +12,10 @@ from processors.lane import Lane
 
 BATCH_RECORDS_MAX = 500
 """Records folded in one transaction: large enough that the transaction costs little, small enough for its timeout."""
+SILENCE_MAX_S = 10.0
+"""How long a lane may be behind its end while nothing arrives before the tail is opened anew;"""
+QUEUEING_MAX_S = 60.0
+"""and how long while something always arrives for others."""
 
 
 class Phase(enum.StrEnum):
@@ -78,6 +82,16 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         return self.phase is Phase.RUNNING and self.task is None and not self.backlog
+
+    def is_silent(self, now_s: float, dry_at_s: float) -> bool:
+        """Return whether the log has records for an idle lane that do not arrive.
+
+        ``dry_at_s`` is when the tail last had none for any lane: one that has some gives them a lane at a time.
+        """
+        if not self.is_idle or self.end is None or self.read_to >= self.end:
+            return False
+        waited_s = now_s - self.progressed_at_s
+        return waited_s > (SILENCE_MAX_S if dry_at_s > self.progressed_at_s else QUEUEING_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
