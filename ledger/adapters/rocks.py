@@ -130,7 +130,10 @@ class RocksViewStore:
             raise StoreFailed(f"flushing rows failed: {error}") from error
 
     def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk, from table files and write-ahead log. Rewrites every row."""
+        """Take the bytes of deleted rows off the disk, from table files and write-ahead log. Rewrites every row.
+
+        Raises ``StoreFailed`` also when some were not rewritten.
+        """
         options = CompactOptions()
         # Without force RocksDB leaves tables of the last level alone, and deleted rows may be in them.
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
@@ -138,9 +141,14 @@ class RocksViewStore:
             with self._long_call:
                 # The flush ends the write-ahead log that still holds what was deleted.
                 self._database.flush()
+                before = self._table_files()
                 self._database.compact_range(None, None, options)
+                left = before & self._table_files()
         except Exception as error:  # rocksdict raises bare Exception
             raise StoreFailed(f"purging deleted rows failed: {error}") from error
+        if left:
+            # RocksDB's C interface returns nothing from a compaction, so a full disk would pass for an empty one.
+            raise StoreFailed(f"purging deleted rows failed: {len(left)} of {len(before)} table files were kept")
 
     def approximate_bytes(self) -> int:
         """Return about how many bytes the rows take, on disk and in memory. Raises ``StoreFailed``."""
@@ -171,6 +179,10 @@ class RocksViewStore:
                 # rocksdict syncs the write-ahead log before it closes, and closes although MemEnv cannot do that.
                 return
             raise StoreFailed(f"closing {self._path or 'the store in memory'} failed: {error}") from error
+
+    def _table_files(self) -> set[str]:
+        """Return the names of the table files; none is used twice."""
+        return {file["name"] for file in self._database.live_files()}
 
 
 _SIZE_PROPERTIES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 import pytest
@@ -136,20 +137,54 @@ def test_closed_store_refuses_every_call(tmp_path: Path) -> None:
         store.write({b"a": b"1"})
 
 
-def test_damaged_block_fails_a_scan_instead_of_ending_it(tmp_path: Path) -> None:
-    store = RocksViewStore(tmp_path)
+def damaged(path: Path) -> RocksViewStore:
+    """Return a store of 20,000 rows of which a block is damaged."""
+    store = RocksViewStore(path)
     store.write({b"%06d" % number: bytes([number % 251]) * 100 for number in range(20_000)})
     store.flush()
     store.close()
-    (table,) = tmp_path.glob("*.sst")
+    (table,) = path.glob("*.sst")
     with table.open("r+b") as file:
         file.seek(table.stat().st_size // 2)
         file.write(b"\xff" * 4_096)
-    store = RocksViewStore(tmp_path)
+    return RocksViewStore(path)
+
+
+def test_damaged_block_fails_a_scan_instead_of_ending_it(tmp_path: Path) -> None:
+    store = damaged(tmp_path)
     with pytest.raises(StoreFailed, match="checksum"):
         list(store.scan(b"", b"\xff"))
     with pytest.raises(StoreFailed, match="checksum"):
         store.get_many([b"%06d" % number for number in range(20_000)])
+    store.close()
+
+
+def test_purge_that_rewrites_not_everything_fails(tmp_path: Path) -> None:
+    store = damaged(tmp_path)
+    with pytest.raises(StoreFailed, match="1 of 1 table files were kept"):
+        store.purge()
+    assert store.get(b"000000") == bytes(100)
+    with pytest.raises(StoreFailed, match="checksum"):
+        store.close()
+    RocksViewStore(tmp_path).close()
+
+
+def test_purge_beside_writes_is_complete(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    ended = Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            store.write({secrets.token_bytes(2): secrets.token_bytes(1_000) for _ in range(100)})
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            for _ in range(5):
+                store.purge()
+        finally:
+            ended.set()
+    assert writing.exception() is None
     store.close()
 
 
