@@ -42,6 +42,29 @@ class Kind:
     """Index: principal (20), time to forget (8), kind (1), alias (20)."""
 
 
+class LocalKind:
+    """Third byte of a key that only this process's database has: not folded, so not compared between replicas, nor in
+    the tables.
+
+    All lie above the kinds of ``Kind`` and below ``tables.MARKER_KEY``. But for the outbox one row of a partition each.
+    """
+
+    RELEASED = b"\xf9"
+    """``holding``, in views and copies of contents; empty: the partition's rows are deleted here, and their bytes may
+    still be on the disk."""
+    PURGED = b"\xfa"
+    """``purged``, in every database: position (8), up to where what was erased has left the disk."""
+    SWEPT = b"\xfb"
+    """``processors.orphans``, in a worker's rows: position (8), up to where the topic ``content`` was looked through.
+    Lost, it is looked through again, which is harmless."""
+    TABLE_STATE = b"\xfc"
+    """``tables.TableCopy``: how far the rows are a copy of the table, as ``TableState``."""
+    OUTBOX = b"\xfd"
+    """``outbox``, in the view of a replica: event ID (16) → an event that must yet reach the log."""
+    LOG_ID = b"\xfe"
+    """``replica``, in its view: identity of the log that the rows were folded from, as text."""
+
+
 INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Kind.TOMBSTONE})
 WRITTEN_ONCE_KINDS = frozenset({Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING})
 """Their keys end in the offset of the record that makes them: one made and deleted in the same batch was never
