@@ -27,7 +27,7 @@ from ledger.formatting import policy_from
 from ledger.holding import held_of, release
 from ledger.keeper import DiskKeeper, Keeper, Keeping, Together
 from ledger.ledger import Ledger, wall_clock_ms
-from ledger.log import Record
+from ledger.log import Manifest, Record
 from ledger.policy import Policy, check
 from ledger.query import Reader
 from ledger.replica import Replica
@@ -261,8 +261,8 @@ async def open_kafka(
     """
     settings = settings or LedgerSettings()
     name = name_or_host(settings.reporter_name)
-    if partitions is not None:
-        held_of(partitions, await kafka_partition_count(kafka))
+    manifest = await _manifest(kafka)
+    held = None if partitions is None else held_of(partitions, manifest.partition_count)
     store = _view_in(directory)
     try:
         copies = RocksViewStore(directory / "content")
@@ -279,8 +279,8 @@ async def open_kafka(
                 name=name,
                 interval_s=settings.report_interval_s,
             )
-        await release_kafka(kafka, store, copies, partitions)
-        await bootstrap_kafka(kafka, store, partitions=partitions)
+        await _release(kafka, store, copies, manifest, held)
+        await _bootstrap(kafka, store, manifest, held)
     except BaseException:
         store.close()
         copies.close()
@@ -348,24 +348,7 @@ async def set_policy_on_kafka(
 
 async def kafka_partition_count(kafka: KafkaSettings) -> int:
     """Return how many partitions the log has. Raises ``Unavailable``."""
-    log = KafkaLog(kafka)
-    try:
-        return (await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)).partition_count
-    finally:
-        await log.close()
-
-
-async def release_kafka(
-    kafka: KafkaSettings, store: RocksViewStore, copies: RocksViewStore, partitions: Collection[Partition] | None
-) -> list[Partition]:
-    """Take what the stores have of other partitions off the disk; return these. Raises like ``holding.release``."""
-    log = KafkaLog(kafka)
-    try:
-        manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
-        held = None if partitions is None else held_of(partitions, manifest.partition_count)
-        return await release(store, copies, log, manifest.log_id, held)
-    finally:
-        await log.close()
+    return (await _manifest(kafka)).partition_count
 
 
 async def bootstrap_kafka(
@@ -379,12 +362,46 @@ async def bootstrap_kafka(
 
     Raises ``Unavailable`` when the log cannot be reached, ``StoreFailed``.
     """
+    return await _bootstrap(kafka, store, await _manifest(kafka), partitions, progress)
+
+
+async def _manifest(kafka: KafkaSettings) -> Manifest:
+    log = KafkaLog(kafka)
+    try:
+        return await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
+    finally:
+        await log.close()
+
+
+async def _release(
+    kafka: KafkaSettings,
+    store: RocksViewStore,
+    copies: RocksViewStore,
+    manifest: Manifest,
+    held: Collection[Partition] | None,
+) -> None:
+    """Take what the stores have of other partitions off the disk. Raises like ``holding.release``."""
+    log = KafkaLog(kafka)
+    try:
+        await release(store, copies, log, manifest.log_id, held)
+    finally:
+        await log.close()
+
+
+async def _bootstrap(
+    kafka: KafkaSettings,
+    store: ViewStore,
+    manifest: Manifest,
+    partitions: Collection[Partition] | None,
+    progress: Progress | None = None,
+) -> list[Bootstrapped]:
+    held = held_of(partitions, manifest.partition_count)
+    empty = [partition for partition in held if needs_bootstrap(store, partition)]
+    if not empty:
+        return []
     log, tables = KafkaLog(kafka), KafkaLog(kafka, TABLES)
     try:
-        manifest = await log.manifest(timeout_s=BOOTSTRAP_TIMEOUT_S)
-        held = held_of(partitions, manifest.partition_count)
-        empty = [partition for partition in held if needs_bootstrap(store, partition)]
-        return await bootstrap(store, log, tables, empty, progress=progress) if empty else []
+        return await bootstrap(store, log, tables, empty, progress=progress)
     finally:
         await tables.close()
         await log.close()

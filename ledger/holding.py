@@ -18,7 +18,7 @@ from ledger.alias import record_key
 from ledger.errors import InvalidInput, ManifestMismatch, Unavailable
 from ledger.log import AppendUncertain, EventLog
 from ledger.outbox import Outbox
-from ledger.partition import LOG_ID_KIND
+from ledger.rows import LocalKind
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import PurgeableStore, ViewStore
@@ -27,8 +27,6 @@ logger = structlog.get_logger("ledger.holding")
 
 PARTITIONS_MAX = 65_536
 """Partitions that a row's key can name, in its first two bytes."""
-RELEASED_KIND = b"\xf9"
-"""Local row: the partition's rows are deleted, and their bytes may still be on the disk."""
 ABANDON_TIMEOUT_S = 10.0
 """For one abandonment that must be in the log before its partition is given up."""
 _KINDS_END = b"\xff"
@@ -129,7 +127,7 @@ async def release(
             _delete(store, partition)
         if given_up:
             await asyncio.to_thread(store.purge)
-            store.write({partition_prefix(partition) + RELEASED_KIND: None for partition in given_up})
+            store.write({partition_prefix(partition) + LocalKind.RELEASED: None for partition in given_up})
         released.update(given_up)
     if released:
         logger.info("partitions_released", partitions=partitions_text(released))
@@ -137,7 +135,7 @@ async def release(
 
 
 def _check_log(view: ViewStore, partition: Partition, log_id: str) -> None:
-    known = view.get(partition_prefix(partition) + LOG_ID_KIND)
+    known = view.get(partition_prefix(partition) + LocalKind.LOG_ID)
     if known is not None and known != log_id.encode():
         raise ManifestMismatch(
             f"the state directory holds partition {partition} of another log (topic {known.decode()}, not {log_id}), "
@@ -146,15 +144,15 @@ def _check_log(view: ViewStore, partition: Partition, log_id: str) -> None:
 
 
 def _is_released(store: ViewStore, partition: Partition) -> bool:
-    return store.get(partition_prefix(partition) + RELEASED_KIND) is not None
+    return store.get(partition_prefix(partition) + LocalKind.RELEASED) is not None
 
 
 def _delete(store: RangedStore, partition: Partition) -> None:
     prefix = partition_prefix(partition)
     # Written first: whoever finds it knows that the bytes may still be there, although no row is.
-    store.write({prefix + RELEASED_KIND: b""})
-    store.delete_range(prefix, prefix + RELEASED_KIND)
-    store.delete_range(prefix + RELEASED_KIND + b"\0", prefix + _KINDS_END)
+    store.write({prefix + LocalKind.RELEASED: b""})
+    store.delete_range(prefix, prefix + LocalKind.RELEASED)
+    store.delete_range(prefix + LocalKind.RELEASED + b"\0", prefix + _KINDS_END)
 
 
 async def _abandon(view: ViewStore, log: EventLog, partition: Partition) -> None:

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from ledger import codec
 from ledger.event import TurnAbandoned
+from ledger.rows import LocalKind
 from ledger.table import partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
-
-OUTBOX_KIND = b"\xfd"
-"""Kind of the rows; the rest of the key is the event ID."""
 
 
 class Outbox:
@@ -25,16 +23,16 @@ class Outbox:
 
     def put(self, partition: Partition, event: TurnAbandoned) -> None:
         """Keep an event until ``remove``."""
-        self._store.write({partition_prefix(partition) + OUTBOX_KIND + event.event_id: codec.encode(event)})
+        self._store.write({partition_prefix(partition) + LocalKind.OUTBOX + event.event_id: codec.encode(event)})
 
     def remove(self, partition: Partition, event_id: bytes) -> None:
         """The event is in the log."""
-        self._store.write({partition_prefix(partition) + OUTBOX_KIND + event_id: None})
+        self._store.write({partition_prefix(partition) + LocalKind.OUTBOX + event_id: None})
 
     def entries(self, partitions: Iterable[Partition]) -> Iterator[tuple[Partition, TurnAbandoned]]:
         """Yield what is kept of these partitions."""
         for partition in partitions:
-            lower = partition_prefix(partition) + OUTBOX_KIND
+            lower = partition_prefix(partition) + LocalKind.OUTBOX
             for _, value in self._store.scan(lower, lower + b"\xff" * 17):
                 event = codec.decode(value)
                 assert isinstance(event, TurnAbandoned), "only abandonments are kept"

@@ -14,8 +14,6 @@ from ledger.table import Rows
 from ledger.turn import Partition, Position
 from ledger.verdict import Fact, Outcome
 
-LOG_ID_KIND = b"\xfe"
-"""Local row: identity of the log that the rows were folded from. Not folded, so not compared between replicas."""
 COUNT_EVERY_RECORDS = 4
 """How often the changes of a part are counted: so many ticks with all that they carry out take about 15 ms."""
 

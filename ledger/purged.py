@@ -11,19 +11,16 @@ from __future__ import annotations
 import contextlib
 
 from ledger.errors import StoreFailed
-from ledger.rows import MetaRow
+from ledger.rows import LocalKind, MetaRow
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
-
-PURGED_KIND = b"\xfa"
-"""Local row: up to where it is purged. Not folded, so not compared between replicas."""
 
 POSITION_BYTES = 8
 
 
 def purged_key(partition: Partition) -> bytes:
     """Return the key of the local row."""
-    return partition.to_bytes(2, "big") + PURGED_KIND
+    return partition.to_bytes(2, "big") + LocalKind.PURGED
 
 
 def unpurged(partition: Partition) -> dict[bytes, bytes | None]:

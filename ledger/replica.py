@@ -20,8 +20,9 @@ from ledger.errors import LedgerError, NotHeld, StoreFailed, Unavailable
 from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.holding import held_of
 from ledger.log import EventLog, LogGap, Record, RecordBatch, Tail
-from ledger.partition import LOG_ID_KIND, Folded, Part, PartitionState, fold_part
+from ledger.partition import Folded, Part, PartitionState, fold_part
 from ledger.report import first_piece, is_crossing
+from ledger.rows import LocalKind
 from ledger.table import Rows, partition_prefix
 from ledger.turn import Offset, Partition, Position
 from ledger.verdict import Code, Fact, Outcome
@@ -193,7 +194,7 @@ class Replica:
         return waiting + sum(len(futures) for futures in self._expected.values())
 
     def _check_log_id(self, partition: Partition, log_id: str) -> None:
-        key = partition_prefix(partition) + LOG_ID_KIND
+        key = partition_prefix(partition) + LocalKind.LOG_ID
         known = self.store.get(key)
         if known is None:
             self.store.write({key: log_id.encode()})

@@ -58,6 +58,29 @@ class Task:
     SWEEP_PRINCIPAL = b"S"
 
 
+class LocalKind:
+    """Third byte of a key that only this process's database has: not folded, so not compared between replicas, nor in
+    the tables.
+
+    All lie above the kinds of ``Kind`` and below ``tables.MARKER_KEY``. But for the outbox one row of a partition each.
+    """
+
+    RELEASED = b"\xf9"
+    """``holding``, in views and copies of contents; empty: the partition's rows are deleted here, and their bytes may
+    still be on the disk."""
+    PURGED = b"\xfa"
+    """``purged``, in every database: position (8), up to where what was erased has left the disk."""
+    SWEPT = b"\xfb"
+    """``processors.orphans``, in a worker's rows: position (8), up to where the topic ``content`` was looked through.
+    Lost, it is looked through again, which is harmless."""
+    TABLE_STATE = b"\xfc"
+    """``tables.TableCopy``: how far the rows are a copy of the table, as ``TableState``."""
+    OUTBOX = b"\xfd"
+    """``outbox``, in the view of a replica: event ID (16) → an event that must yet reach the log."""
+    LOG_ID = b"\xfe"
+    """``replica``, in its view: identity of the log that the rows were folded from, as text."""
+
+
 INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Kind.TOMBSTONE})
 INDEX_GROUP_BYTES = {kind: 0 if kind == Kind.QUEUE else 20 for kind in INDEX_KINDS}
 """Entries of one principal or lineage, whose digest their keys begin with, are scanned together; of the queue all."""

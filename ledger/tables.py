@@ -26,7 +26,7 @@ from ledger import codec
 from ledger.derived import Entry, derivations, is_derived
 from ledger.errors import UndecodableRecord
 from ledger.purged import purged_key, unpurged
-from ledger.rows import FOLDED_KINDS, MetaRow
+from ledger.rows import FOLDED_KINDS, LocalKind, MetaRow
 from ledger.table import decode_row, folded_rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -34,9 +34,7 @@ from ledger.view import ViewStore
 TABLE_FORMAT = 2
 """First byte of a marker; rows are as ``rows`` has them for the partition's declared fold version."""
 MARKER_KEY = b"\xff"
-"""Key of the markers: no kind of row has it. Compaction keeps the last one."""
-TABLE_STATE_KIND = b"\xfc"
-"""Local row: how far the rows are a copy of the table. Not folded, so not compared between replicas."""
+"""Key of the markers, above ``Kind`` and ``LocalKind``. Compaction keeps the last one."""
 DIGEST_MODULUS = 1 << 256
 DIGEST_BYTES = 32
 WIPE_ROWS = 1_000
@@ -266,7 +264,7 @@ class TableCopy:
 
     def load(self) -> TableState | None:
         """Return the state of the copy; None when there is none, or one of another release."""
-        raw = self.store.get(self._prefix + TABLE_STATE_KIND)
+        raw = self.store.get(self._prefix + LocalKind.TABLE_STATE)
         try:
             state = None if raw is None else _state_decoder.decode(raw)
         except msgspec.DecodeError:
@@ -275,7 +273,7 @@ class TableCopy:
 
     def state_change(self, state: TableState | None) -> dict[bytes, bytes | None]:
         """Return the local row of a state, to be written with the rows it speaks of; None: no copy any more."""
-        return {self._prefix + TABLE_STATE_KIND: None if state is None else _encoder.encode(state)}
+        return {self._prefix + LocalKind.TABLE_STATE: None if state is None else _encoder.encode(state)}
 
     def apply(
         self, state: TableState, rows: Mapping[bytes, bytes | None], position: int, marker: Marker | None

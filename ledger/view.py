@@ -49,3 +49,10 @@ class PurgeableStore(ViewStore, Protocol):
         Raises ``StoreFailed``.
         """
         ...
+
+    def stop_purging(self) -> None:
+        """Let a purge in another thread end soon, with ``StoreFailed``; only ``close`` may follow, once it has ended.
+
+        Closing while it runs would wait for it. Raises ``StoreFailed``.
+        """
+        ...

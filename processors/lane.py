@@ -125,6 +125,7 @@ class Lane:
         """What this worker's disk still holds of what was erased."""
         self.restored_from = ""
         """``local``, ``tables`` or ``log``: where the rows came from at the last assignment."""
+        self._purging: asyncio.Task[None] | None = None
 
     @property
     def rows(self) -> Rows:
@@ -242,14 +243,26 @@ class Lane:
         return Holding(Standing(meta, marker.log_id, rows), self.purged.at(self.swept_position), None)
 
     async def purge(self) -> None:
-        """Take what was erased off the disk. Raises ``StoreFailed``."""
-        self.purged.begin(self.swept_position)
+        """Take what was erased off the disk. Raises ``StoreFailed``.
+
+        It runs in a thread, so it goes on when its caller is cancelled, until ``close``. Whoever calls meanwhile waits
+        for the same one.
+        """
+        if self._purging is None:
+            self._purging = asyncio.create_task(self._purge())
+        await asyncio.shield(self._purging)
+
+    async def _purge(self) -> None:
+        purged = self.purged
         try:
+            purged.begin(self.swept_position)
             await asyncio.to_thread(self.store.purge)
         except BaseException:
-            self.purged.fail()
+            purged.fail()
             raise
-        self.purged.finish()
+        finally:
+            self._purging = None
+        purged.finish()
 
     def anchor_trimmed(self, first: Position) -> bool:
         """Return whether a gap below ``first`` hides nothing but the anchor; it is then not compared any more."""
@@ -384,6 +397,11 @@ class Lane:
             # What is not stored is purged once more after the next start.
             self.purged.at(self.swept_position)
             self.purged.save()
+        if self._purging is not None:
+            # The store would wait for it as well, but on the event loop: the group would miss its heartbeats.
+            with contextlib.suppress(StoreFailed):
+                self.store.stop_purging()
+            await asyncio.wait([self._purging])
         self.store.close()
 
 

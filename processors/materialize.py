@@ -117,7 +117,7 @@ class Materializer:
             await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
         for slot in list(self._slots.values()):
             self._release(slot)
-        await asyncio.gather(*self._closing.values(), return_exceptions=True)
+        await _ended(*self._closing.values())
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -150,7 +150,7 @@ class Materializer:
             return False
         removing = asyncio.create_task(_remove(remove, self._closing.get(partition)))
         self._closing[partition] = removing
-        await removing
+        await asyncio.shield(removing)
         return True
 
     # Partitions come and go
@@ -190,10 +190,15 @@ class Materializer:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if earlier is not None:
-            await asyncio.gather(earlier, return_exceptions=True)
         if slot.lane is not None:
-            await slot.lane.close()
+            await self._close_lane(slot.lane, earlier)
+        elif earlier is not None:
+            await _ended(earlier)
+
+    async def _close_lane(self, lane: Lane, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await _ended(earlier)
+        await lane.close()
 
     async def _restore(self, slot: Slot) -> None:
         """Restore a lane, trying until it runs or is stopped for good."""
@@ -216,9 +221,10 @@ class Materializer:
         async with self._restoring:
             if slot.lane is not None:
                 lane, slot.lane = slot.lane, None
-                await lane.close()
-            if (closing := self._closing.get(slot.partition)) is not None:
-                await asyncio.gather(closing, return_exceptions=True)
+                closing = self._close_lane(lane, self._closing.get(slot.partition))
+                self._closing[slot.partition] = asyncio.create_task(closing)
+            if slot.partition in self._closing:
+                await _ended(self._closing[slot.partition])
             # Whoever is no member any more must not fence the one that is.
             await self._membership.confirm(slot.partition, slot.read_to)
             slot.lane = Lane(self._parts, slot.partition)
@@ -369,7 +375,13 @@ class Materializer:
             logger.info("hint_not_left", partition=slot.partition, message=str(error))
 
 
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    """Return when tasks have ended, however; they go on when this is cancelled, or a lane would be left half closed and
+    its rows could not be opened again."""
+    await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
+
+
 async def _remove(remove: Callable[[], None], earlier: asyncio.Task[None] | None) -> None:
     if earlier is not None:
-        await asyncio.gather(earlier, return_exceptions=True)
+        await _ended(earlier)
     await asyncio.to_thread(remove)

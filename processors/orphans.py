@@ -15,6 +15,7 @@ import structlog
 from ledger.content import ContentRef
 from ledger.log import EventLog, Record
 from ledger.reading import Gap, read
+from ledger.rows import LocalKind
 from ledger.table import partition_prefix, referenced_contents
 from ledger.turn import Partition, Position
 from ledger.verdict import ContentUnneeded
@@ -29,9 +30,6 @@ FACTS_MAX = 500
 CHUNKS_AT_ONCE = 16
 """Records read before others on the event loop get their turn: each may be half a megabyte."""
 ASK_TIMEOUT_S = 10.0
-SWEPT_KIND = b"\xfb"
-"""Local row: up to where the topic ``content`` was looked through. Lost, it is looked through again, which is
-harmless."""
 _KEY_BYTES = 40
 
 
@@ -55,7 +53,7 @@ async def sweep(lane: Lane, contents: EventLog) -> int:
         return 0
     grace_ms = lane.rows.meta.policy.content_grace_ms
     horizon_ms = marker.clock_ms - GRACE_FACTOR * grace_ms
-    key = partition_prefix(lane.partition) + SWEPT_KIND
+    key = partition_prefix(lane.partition) + LocalKind.SWEPT
     start = Position(int.from_bytes(lane.store.get(key) or b"", "big"))
     found, position = await _old_contents(contents, lane.partition, start, horizon_ms)
     if found:

@@ -23,7 +23,6 @@ from ledger.errors import InvalidInput, ManifestMismatch, NeedsEveryPartition, N
 from ledger.event import LedgerFormatted
 from ledger.holding import (
     PARTITIONS_MAX,
-    RELEASED_KIND,
     held_of,
     parse_partitions,
     parse_range,
@@ -33,11 +32,10 @@ from ledger.holding import (
 )
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.outbox import Outbox
-from ledger.partition import LOG_ID_KIND
 from ledger.policy import Policy
 from ledger.query import Reader
 from ledger.router import LedgerRouter
-from ledger.rows import Kind, MetaRow
+from ledger.rows import Kind, LocalKind, MetaRow
 from ledger.table import partition_prefix
 from ledger.turn import Content, Offset, Owner, Partition, Position, Scope, Selector, SelectorKind, Turn
 
@@ -319,7 +317,7 @@ async def test_rows_of_another_log_are_not_given_up(tmp_path: Path) -> None:
     view, contents = stores(tmp_path)
     fill(view, 0, 1, 2)
     fill(contents, 2, 3)
-    view.write({partition_prefix(Partition(number)) + LOG_ID_KIND: b"other" for number in (1, 2)})
+    view.write({partition_prefix(Partition(number)) + LocalKind.LOG_ID: b"other" for number in (1, 2)})
     before = [list(store.scan(b"", b"\xff" * 3)) for store in (view, contents)]
     world = World()
     with pytest.raises(ManifestMismatch, match="holds partition 1 of another log"):
@@ -336,7 +334,7 @@ async def test_release_that_was_interrupted_goes_on_whatever_is_held_then(tmp_pa
     fill(view, 0, 1)
     # As after a crash between the deletion and the purge, and before the deletion.
     prefix = partition_prefix(Partition(1))
-    view.write({partition_prefix(Partition(2)) + RELEASED_KIND: b"", prefix + RELEASED_KIND: b""})
+    view.write({partition_prefix(Partition(2)) + LocalKind.RELEASED: b"", prefix + LocalKind.RELEASED: b""})
     held = [Partition(number) for number in range(3)]
     assert await release(view, contents, World().log, LOG_ID, held) == [1, 2]
     assert list(stored_partitions(view)) == [0]

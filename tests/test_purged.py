@@ -94,6 +94,9 @@ class FailingStore(MemoryViewStore):
     def purge(self) -> None:
         """Deleted rows leave nothing behind here."""
 
+    def stop_purging(self) -> None:
+        """It has ended."""
+
 
 def test_purge_that_cannot_be_stored_is_complete_for_every_partition_and_due_again_after_a_crash() -> None:
     store = FailingStore()

@@ -25,8 +25,8 @@ FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX = 1024 * 1024
 """One partition's part of it,"""
 ROUND_BYTES_MAX = 4 * 1024 * 1024
-"""and that of all partitions: about 20,000 turns. A tail gives what it holds of one partition before that of the next, so
-this bounds how long each waits for its turn."""
+"""and that of all partitions: about 20,000 turns. A tail gives what it holds of one partition before that of the next,
+so this bounds how long each waits for its turn."""
 CONTROL_CHECK_S = 0.05
 """How soon a position that moved past control records alone is noticed: aiokafka does not wake its caller for those."""
 GAP_CHECK_TIMEOUT_S = 1.0

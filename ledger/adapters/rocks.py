@@ -72,6 +72,7 @@ class RocksViewStore:
         self._scans: WeakSet[_Scan] = WeakSet()
         self._long_call = Lock()
         """Held by what other threads may be busy with for long: rocksdict cannot close then, so closing waits."""
+        self._is_ending = False
         if path is None:
             # A write-ahead log would only be a second copy. rocksdict's stub takes the property for a method.
             self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -125,22 +126,43 @@ class RocksViewStore:
         """Write the rows in memory to table files, so that the next opening has nothing to recover."""
         try:
             with self._long_call:
+                self._check_not_ending()
                 self._database.flush()
         except Exception as error:  # rocksdict raises bare Exception
             raise StoreFailed(f"flushing rows failed: {error}") from error
 
     def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk, from table files and write-ahead log. Rewrites every row."""
+        """Take the bytes of deleted rows off the disk, from table files and write-ahead log. Rewrites every row.
+
+        Raises ``StoreFailed`` also when some were not rewritten.
+        """
         options = CompactOptions()
         # Without force RocksDB leaves tables of the last level alone, and deleted rows may be in them.
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         try:
             with self._long_call:
+                self._check_not_ending()
                 # The flush ends the write-ahead log that still holds what was deleted.
                 self._database.flush()
+                before = self._table_files()
                 self._database.compact_range(None, None, options)
+                left = before & self._table_files()
         except Exception as error:  # rocksdict raises bare Exception
             raise StoreFailed(f"purging deleted rows failed: {error}") from error
+        if left:
+            # RocksDB's C interface returns nothing from a compaction, so a full disk would pass for an empty one.
+            raise StoreFailed(f"purging deleted rows failed: {len(left)} of {len(before)} table files were kept")
+
+    def stop_purging(self) -> None:
+        """See ``PurgeableStore.stop_purging``; a flush ends as well."""
+        self._is_ending = True
+        if not self._long_call.locked():
+            # Whoever gets the lock from now on ends at once.
+            return
+        try:
+            self._database.cancel_all_background(wait=False)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StoreFailed(f"stopping a purge failed: {error}") from error
 
     def approximate_bytes(self) -> int:
         """Return about how many bytes the rows take, on disk and in memory. Raises ``StoreFailed``."""
@@ -157,20 +179,38 @@ class RocksViewStore:
             raise StoreFailed(f"reading the number of rows failed: {error}") from error
 
     def close(self) -> None:
-        """Give the directory free; scans still open raise ``StoreFailed`` when they are read on. Idempotent."""
+        """Give the directory free; scans still open raise ``StoreFailed`` when they are read on. Idempotent.
+
+        A purge in another thread is stopped, and waited for.
+        """
         # The lock lives as long as any iterator does.
         for scan in list(self._scans):
             scan.close()
+        self.stop_purging()
         try:
             with self._long_call:
                 self._database.close()
         except DbClosedError:
             return
         except Exception as error:  # rocksdict raises bare Exception
-            if self._path is None and "SyncWAL() is not supported" in str(error):
-                # rocksdict syncs the write-ahead log before it closes, and closes although MemEnv cannot do that.
-                return
-            raise StoreFailed(f"closing {self._path or 'the store in memory'} failed: {error}") from error
+            if not all(map(self._is_expected_of_closing, str(error).split("; "))):
+                raise StoreFailed(f"closing {self._path or 'the store in memory'} failed: {error}") from error
+
+    def _is_expected_of_closing(self, problem: str) -> bool:
+        """Return whether it means nothing: rocksdict syncs the write-ahead log, flushes, and closes whatever became of
+        both."""
+        if self._path is None and "SyncWAL() is not supported" in problem:
+            return True
+        # Nothing is flushed any more after ``stop_purging``; the rows are in the write-ahead log.
+        return self._is_ending and problem.strip() == "Shutdown in progress:"
+
+    def _check_not_ending(self) -> None:
+        if self._is_ending:
+            raise StoreFailed("the store is being closed")
+
+    def _table_files(self) -> set[str]:
+        """Return the names of the table files; none is used twice."""
+        return {file["name"] for file in self._database.live_files()}
 
 
 _SIZE_PROPERTIES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 import pytest
@@ -136,20 +137,54 @@ def test_closed_store_refuses_every_call(tmp_path: Path) -> None:
         store.write({b"a": b"1"})
 
 
-def test_damaged_block_fails_a_scan_instead_of_ending_it(tmp_path: Path) -> None:
-    store = RocksViewStore(tmp_path)
+def damaged(path: Path) -> RocksViewStore:
+    """Return a store of 20,000 rows of which a block is damaged."""
+    store = RocksViewStore(path)
     store.write({b"%06d" % number: bytes([number % 251]) * 100 for number in range(20_000)})
     store.flush()
     store.close()
-    (table,) = tmp_path.glob("*.sst")
+    (table,) = path.glob("*.sst")
     with table.open("r+b") as file:
         file.seek(table.stat().st_size // 2)
         file.write(b"\xff" * 4_096)
-    store = RocksViewStore(tmp_path)
+    return RocksViewStore(path)
+
+
+def test_damaged_block_fails_a_scan_instead_of_ending_it(tmp_path: Path) -> None:
+    store = damaged(tmp_path)
     with pytest.raises(StoreFailed, match="checksum"):
         list(store.scan(b"", b"\xff"))
     with pytest.raises(StoreFailed, match="checksum"):
         store.get_many([b"%06d" % number for number in range(20_000)])
+    store.close()
+
+
+def test_purge_that_rewrites_not_everything_fails(tmp_path: Path) -> None:
+    store = damaged(tmp_path)
+    with pytest.raises(StoreFailed, match="1 of 1 table files were kept"):
+        store.purge()
+    assert store.get(b"000000") == bytes(100)
+    with pytest.raises(StoreFailed, match="checksum"):
+        store.close()
+    RocksViewStore(tmp_path).close()
+
+
+def test_purge_beside_writes_is_complete(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    ended = Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            store.write({secrets.token_bytes(2): secrets.token_bytes(1_000) for _ in range(100)})
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            for _ in range(5):
+                store.purge()
+        finally:
+            ended.set()
+    assert writing.exception() is None
     store.close()
 
 
@@ -170,19 +205,47 @@ def test_size_grows_with_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_closing_waits_for_a_rewrite_in_another_thread(tmp_path: Path, in_memory: bool) -> None:
-    for number in range(5):
+def test_closing_ends_a_purge_in_another_thread(tmp_path: Path, in_memory: bool) -> None:
+    stopped = 0
+    for number in range(20):
         path = tmp_path / str(number)
         store = RocksViewStore(None if in_memory else path)
-        store.write({b"%06d" % row: secrets.token_bytes(10_000) for row in range(200)})
+        for first in range(0, 6_000, 100):
+            store.write({b"%06d" % (first + row): secrets.token_bytes(10_000) for row in range(100)})
         with ThreadPoolExecutor(1) as threads:
-            rewriting = threads.submit(store.purge)
+            purging = threads.submit(store.purge)
+            while not (store._database.property_int_value("rocksdb.num-running-compactions") or purging.done()):
+                pass
+            store.write({b"late": b"row"})
             store.close()
             # Whichever came first: the other is not harmed.
-            if rewriting.exception() is not None:
-                assert "closed" in str(rewriting.exception())
+            error = purging.exception()
+            assert error is None or isinstance(error, StoreFailed)
+            stopped += error is not None and "closed" not in str(error)
+        with pytest.raises(StoreFailed, match="closed"):
+            store.get(b"late")
         if not in_memory:
-            RocksViewStore(path, create=False).close()
+            store = RocksViewStore(path, create=False)
+            assert store.get(b"late") == b"row"
+            assert sum(1 for _ in store.scan(b"0", b"9")) == 6_000
+            store.purge()
+            store.close()
+        if stopped:
+            return
+    pytest.fail("no purge was stopped")
+
+
+def test_store_that_is_to_be_closed_purges_no_more(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write({b"a": b"1"})
+    store.stop_purging()
+    for begin in (store.purge, store.flush):
+        with pytest.raises(StoreFailed, match="being closed"):
+            begin()
+    store.close()
+    store = RocksViewStore(tmp_path)
+    assert store.get(b"a") == b"1"
+    store.close()
 
 
 def test_stores_in_memory_are_apart_and_close_with_scans_open() -> None:

@@ -1,17 +1,20 @@
 """One partition's lane in memory: transactions that are lost on either side, rows that a crash set back, and in the end
-the table of a replay and every fact once."""
+the table of a replay and every fact once. And lanes that are closed while their rows are purged."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.adapters.memory import MemoryLog, MemoryTopic, MemoryViewStore
+from ledger.adapters.rocks import RocksViewStore
 from ledger.bootstrap import bootstrap
 from ledger.checkpoint import Signer
 from ledger.facts import encode_fact
@@ -20,6 +23,7 @@ from ledger.policy import Policy
 from ledger.table import folded_rows
 from ledger.tables import WriterFenced
 from ledger.turn import Offset, Partition, Position
+from ledger.view import PurgeableStore
 from processors.lane import LIFECYCLE, TABLES, Lane, LaneParts
 from processors.ports import Records
 from tests.fold.refold import refold
@@ -62,6 +66,9 @@ class Disk(MemoryViewStore):
 
     def purge(self) -> None:
         """There is no disk."""
+
+    def stop_purging(self) -> None:
+        """There is none."""
 
     def close(self) -> None:
         """The next worker opens it again."""
@@ -110,19 +117,21 @@ class World:
     async def close(self) -> None:
         pass
 
+    def parts(self, open_store: Callable[[Partition], PurgeableStore]) -> LaneParts:
+        return LaneParts(
+            log=self.log,
+            tables=self.tables,
+            start_writer=self.start_writer,
+            open_store=open_store,
+            signer=SIGNER,
+            now_ms=lambda: 0,
+            computing=asyncio.Lock(),
+        )
+
     async def work(self, crashes: list[Rows], batch_size: int) -> None:
         """Fold everything, starting again after every failure."""
         while True:
-            parts = LaneParts(
-                log=self.log,
-                tables=self.tables,
-                start_writer=self.start_writer,
-                open_store=lambda _: self.disk,
-                signer=SIGNER,
-                now_ms=lambda: 0,
-                computing=asyncio.Lock(),
-            )
-            lane = Lane(parts, P0)
+            lane = Lane(self.parts(lambda _: self.disk), P0)
             try:
                 await lane.restore()
                 position = lane.start
@@ -158,3 +167,81 @@ def test_whatever_happens_to_transactions_the_table_is_that_of_a_replay(
     assert {key[2:]: row for key, row in folded_rows(world.disk, P0)} == expected.rows
     facts = [encode_fact(fact) for record in expected.facts for fact in record]
     assert Counter(world.facts) == Counter(facts), "a fact is in the transaction of its rows"
+
+
+LATE_S = 10.0
+"""A purge ends by itself after it, so that a lane that waits for it on the event loop fails instead of hanging."""
+
+
+class SlowDisk(RocksViewStore):
+    """Rows whose purge takes until ``may_end``, whatever stops it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.events: list[str] = []
+        self.has_begun = Event()
+        self.may_end = Event()
+
+    def purge(self) -> None:
+        with self._long_call:
+            self.events.append("purge begun")
+            self.has_begun.set()
+            self.may_end.wait(LATE_S)
+            self.events.append("purge ended")
+
+    def close(self) -> None:
+        super().close()
+        self.events.append("closed")
+
+
+async def purging(path: Path) -> tuple[Lane, SlowDisk, asyncio.Task[None]]:
+    """Return a lane whose rows are being purged."""
+    disk = SlowDisk(path)
+    lane = Lane(World([], []).parts(lambda _: disk), P0)
+    lane.purged.erased()
+    task = asyncio.create_task(lane.purge())
+    await asyncio.to_thread(disk.has_begun.wait)
+    return lane, disk, task
+
+
+async def turns_of_the_loop(disk: SlowDisk) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    disk.events.append("others had their turn")
+
+
+async def test_lane_that_is_closed_while_it_is_purged_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+    lane, disk, task = await purging(tmp_path)
+    closing = asyncio.create_task(lane.close())
+    await turns_of_the_loop(disk)
+    disk.may_end.set()
+    await closing
+    await task
+    assert disk.events == ["purge begun", "others had their turn", "purge ended", "closed"]
+    RocksViewStore(tmp_path).close()
+
+
+async def test_purge_whose_caller_is_cancelled_is_waited_for_all_the_same(tmp_path: Path) -> None:
+    lane, disk, task = await purging(tmp_path)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    closing = asyncio.create_task(lane.close())
+    await turns_of_the_loop(disk)
+    disk.may_end.set()
+    await closing
+    assert disk.events == ["purge begun", "others had their turn", "purge ended", "closed"]
+
+
+async def test_two_purges_of_a_lane_never_overlap(tmp_path: Path) -> None:
+    lane, disk, task = await purging(tmp_path)
+    task.cancel()
+    second = asyncio.create_task(lane.purge())
+    await turns_of_the_loop(disk)
+    assert lane.purged.at(Position(9)) == 0, "the first goes on"
+    disk.may_end.set()
+    await second
+    assert not lane.purged.is_due
+    await lane.purge()
+    assert disk.events.count("purge begun") == 2
+    await lane.close()

@@ -18,7 +18,7 @@ from ledger.errors import UndecodableRecord
 from ledger.fold import fold
 from ledger.log import Record
 from ledger.policy import Policy
-from ledger.rows import INDEX_KINDS, Kind, Task
+from ledger.rows import FOLDED_KINDS, INDEX_KINDS, Kind, LocalKind, Task
 from ledger.table import folded_rows
 from ledger.tables import (
     MARKER_KEY,
@@ -260,3 +260,16 @@ def test_interrupted_bootstrap_is_begun_again() -> None:
     (result,) = asyncio.run(bootstrap(store, log_of(records), writer.topic, [P0]))
     assert result.refused == ""
     assert rows_in(store) == refold(records).rows
+
+
+def kinds_of(home: type) -> list[bytes]:
+    return [kind for name, kind in vars(home).items() if name.isupper()]
+
+
+def test_all_kinds_of_rows_are_distinct_and_the_key_of_markers_is_none_of_them() -> None:
+    folded, local = kinds_of(Kind), kinds_of(LocalKind)
+    assert set(folded) == FOLDED_KINDS
+    assert len({*folded, *local}) == len(folded) + len(local)
+    assert max(folded) < min(local)
+    assert max(local) < MARKER_KEY
+    assert {len(kind) for kind in (*folded, *local)} == {1}

@@ -1,0 +1,126 @@
+"""Lanes that are closed while something else happens: no rows are opened before those of the lane before are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ledger import codec
+from ledger.adapters.rocks import RocksViewStore
+from ledger.log import Record
+from ledger.turn import Offset, Partition, Position
+from processors.materialize import Materializer
+from tests.fold.names import T0_MS, formatted
+from tests.fold.sequences import POLICIES
+from tests.processors.test_lane import Fate, World
+from tests.processors.world import until
+from tests.tables.topic import P0
+
+FORMATTED = Record(
+    partition=P0, offset=Offset(0), appended_at_ms=T0_MS, key=b"", value=codec.encode(formatted(POLICIES[0]))
+)
+
+
+class SlowWorld(World):
+    """A world whose writers take until ``may_close`` to close; the first one is fenced."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__([FORMATTED], [Fate.FENCED])
+        self.path = path
+        self.events: list[str] = []
+        self.is_closing = asyncio.Event()
+        self.may_close = asyncio.Event()
+
+    async def close(self) -> None:
+        self.is_closing.set()
+        await self.may_close.wait()
+
+    def open_store(self, _: Partition) -> RocksViewStore:
+        store = Recorded(self.path, self.events)
+        self.events.append("opened")
+        return store
+
+
+class Recorded(RocksViewStore):
+    """Rows that tell when they are closed."""
+
+    def __init__(self, path: Path, events: list[str]) -> None:
+        super().__init__(path)
+        self._events = events
+
+    def close(self) -> None:
+        super().close()
+        self._events.append("closed")
+
+
+class Membership:
+    """What the test assigns."""
+
+    def __init__(self) -> None:
+        self.assign: Callable[[frozenset[Partition]], None] = lambda _: None
+
+    def join(self, on_assigned: Callable[[frozenset[Partition]], None]) -> Membership:
+        self.assign = on_assigned
+        return self
+
+    async def start(self) -> None:
+        self.assign(frozenset({P0}))
+
+    async def confirm(self, partition: Partition, position: Position) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def running(service: Materializer) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(service.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await service.close()
+
+
+async def test_partition_that_is_lost_while_its_lane_is_closed_for_a_restore_is_closed_to_the_end(
+    tmp_path: Path,
+) -> None:
+    world, membership = SlowWorld(tmp_path), Membership()
+    service = Materializer(world.parts(world.open_store), membership.join)
+    async with running(service):
+        await world.is_closing.wait()
+        membership.assign(frozenset())
+        await until(lambda: not service.held())
+        membership.assign(frozenset({P0}))
+        await until(lambda: bool(service.statuses()))
+        assert world.events == ["opened"]
+        world.may_close.set()
+        await until(lambda: P0 in service.lanes())
+        assert world.events == ["opened", "closed", "opened"]
+    assert world.events[3:] == ["closed"]
+
+
+async def test_partition_that_comes_back_and_is_lost_again_before_its_lane_is_closed_is_closed_to_the_end(
+    tmp_path: Path,
+) -> None:
+    world, membership = SlowWorld(tmp_path), Membership()
+    world.fates.clear()
+    service = Materializer(world.parts(world.open_store), membership.join)
+    async with running(service):
+        await until(lambda: P0 in service.lanes())
+        for _ in range(2):
+            membership.assign(frozenset())
+            await until(lambda: not service.held())
+            membership.assign(frozenset({P0}))
+            await until(lambda: bool(service.statuses()))
+        assert world.events == ["opened"]
+        world.may_close.set()
+        await until(lambda: P0 in service.lanes())
+        assert world.events == ["opened", "closed", "opened"]
+    assert world.events[3:] == ["closed"]
