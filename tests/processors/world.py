@@ -17,6 +17,7 @@ from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, bootstrap
 from ledger.checkpoint import Signer
 from ledger.composition import open_kafka
+from ledger.errors import Unavailable
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.log import Record
 from ledger.policy import Policy
@@ -33,6 +34,7 @@ ALIAS_KEY = AliasKey(b"k" * 32)
 SIGNER = Signer(b"s" * 32)
 PARTITIONS = [Partition(number) for number in range(PARTITION_COUNT)]
 TIMEOUT_S = 40.0
+RETRY_PAUSE_S = 0.2
 
 
 def scope(principal: str = "alice") -> Scope:
@@ -128,13 +130,20 @@ async def whole_worker(settings: KafkaSettings, directory: Path, **given: Any) -
 
 
 async def _feed(settings: KafkaSettings, name: str, take: Callable[[Record], Awaitable[None]]) -> None:
+    """Give a topic's records to an agent, at least once each, as Faust does."""
     topic = KafkaLog(settings, name)
+    positions = dict.fromkeys(PARTITIONS, Position(0))
     try:
-        tail = await topic.tail({number: Position(0) for number in PARTITIONS})
         while True:
-            for batch in await tail.next(1.0):
-                for record in batch.records:
-                    await take(record)
+            try:
+                tail = await topic.tail(positions)
+                while True:
+                    for batch in await tail.next(1.0):
+                        for record in batch.records:
+                            await take(record)
+                        positions[batch.partition] = batch.next_position
+            except Unavailable:
+                await asyncio.sleep(RETRY_PAUSE_S)
     finally:
         await topic.close()
 
