@@ -7,6 +7,8 @@ a holder: method, path, query, body and all headers that are meant for the other
   replica that was asked first asks the next URL of the range;
 - a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
   answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere;
+- an answer that does not name this ledger is not believed, whatever it says: who gave it is passed over. Only a change
+  that was answered by nobody knows whom, such as a proxy, has an unknown outcome;
 - a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
   unknown, and the caller is told that;
 - the answer is passed on as it comes, to the byte; when the client goes, the call ends.
@@ -29,17 +31,16 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
-from api.errors import NOT_HELD, NOT_SERVED, UNAVAILABLE
+from api.errors import NOT_HELD, NOT_SERVED, STARTING, UNAVAILABLE
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
+from api.ledger_name import FORWARDED, LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
 
 logger = structlog.get_logger("api.forwarding")
 
-FORWARDED = "turnledger-forwarded"
-"""Header of a request that another replica has sent on."""
 CONNECT_TIMEOUT_S = 1.0
 """For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
 both cut off is answered within the default deadline of a read."""
@@ -61,10 +62,10 @@ _HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 """Of one connection only (RFC 9110, 7.6.1), with what ``Connection`` itself names."""
-_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED}
+_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, LEDGER}
 """The call has a host and a length of its own; the body that was expected is there."""
-_NOT_PASSED_ON = _HOP_BY_HOP | {"date"}
-"""This server writes the date."""
+_NOT_PASSED_ON = _HOP_BY_HOP | {"date", LEDGER}
+"""This server writes the date; whose answer it is was for this replica to know."""
 
 
 class HolderBroke(Unknown):
@@ -83,9 +84,13 @@ _named = msgspec.json.Decoder(_Named)
 class Forwarding:
     """Sends requests on. One per process; ``start`` before use, ``close`` after."""
 
-    def __init__(self, holders: Holders, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S) -> None:
-        """``answer_margin_s``: a holder may be silent for so much longer than a call's ``answers_within_s``."""
+    def __init__(
+        self, holders: Holders, ledger_id: bytes, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S
+    ) -> None:
+        """``ledger_id`` is that of this replica, and has to be that of whoever answers. ``answer_margin_s``: a holder
+        may be silent for so much longer than a call's ``answers_within_s``."""
         self._holders = holders
+        self._ledger = ledger_id.hex()
         self._metrics = metrics
         self._answer_margin_s = answer_margin_s
         self._connections = Connections(lost_after_s=LOST_AFTER_S)
@@ -156,7 +161,7 @@ class Forwarding:
                 return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
             except CallFailed as failure:
                 self._metrics.forwarded("broken")
-                raise self._broken(partition, failure, None, reads=reads) from failure
+                raise self._broken(partition, str(failure), None, reads=reads) from failure
 
     async def _open(
         self,
@@ -173,10 +178,10 @@ class Forwarding:
         holders = self._holders.of(partition)
         path = bytes(request.scope.get("raw_path") or request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
-        headers = _sent_on(request.headers, media_type)
+        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (LEDGER, self._ledger)]
         reads = reads or request.method in SAFE_METHODS
         urls = self._in_order(holders.urls)
-        not_held = 0
+        not_held = misdirected = 0
         for url in urls:
             calling = self._connections.open(
                 request.method,
@@ -194,9 +199,24 @@ class Forwarding:
                 logger.warning("holder_failed", partitions=str(holders), url=url, reason=failure.reason)
                 if failure.was_sent and not reads:
                     self._metrics.forwarded("broken")
-                    raise self._broken(partition, failure, _event_id(request, body), reads=False) from failure
+                    raise self._broken(partition, str(failure), _event_id(request, body), reads=False) from failure
                 continue
             not_served = incoming.headers.get(NOT_SERVED)
+            # A process that is starting does not know its ledger yet.
+            if not_served != STARTING and incoming.headers.get(LEDGER) != self._ledger:
+                other = ledger_named(incoming.headers.get(LEDGER))
+                await trying.aclose()
+                self._failed_at_s[url] = time.monotonic()
+                self._metrics.forwarded("misdirected")
+                logger.warning(
+                    "holder_misdirected", partitions=str(holders), url=url, status=incoming.status, ledger=other
+                )
+                if not reads and not_served is None and other is None:
+                    self._metrics.forwarded("broken")
+                    message = f"HTTP {incoming.status} from something that does not say that it is this ledger"
+                    raise self._broken(partition, message, _event_id(request, body), reads=False)
+                misdirected += 1
+                continue
             # The last one's own reason says more than that nobody has answered.
             if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
                 not_held += not_served == NOT_HELD
@@ -216,6 +236,8 @@ class Forwarding:
             raise NotHeld(partition, message)
         self._metrics.forwarded("unreachable")
         message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
+        if misdirected:
+            message += "; something else answers where --holders says that one is"
         raise Unavailable("holder", message)
 
     def _in_order(self, urls: Iterable[str]) -> list[str]:
@@ -224,10 +246,10 @@ class Forwarding:
         return sorted(urls, key=lambda url: now_s < self._failed_at_s.get(url, float("-inf")) + REST_S)
 
     def _broken(
-        self, partition: Partition, failure: CallFailed, event_id: str | None, *, reads: bool
+        self, partition: Partition, how: str, event_id: str | None, *, reads: bool
     ) -> Unavailable | HolderBroke:
         """Return what a caller is told whose request was sent and not answered to the end."""
-        message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
+        message = f"the replica that holds partitions {self._holders.of(partition)} failed: {how}"
         return Unavailable("holder", message) if reads else HolderBroke(event_id or "", message)
 
 
@@ -313,7 +335,7 @@ def _sent_on(headers: Headers, media_type: str | None) -> list[tuple[str, str]]:
             kept.append((name.decode("latin-1"), value.decode("utf-8", "replace")))
     if media_type is not None:
         kept.append(("content-type", media_type))
-    return [*kept, (FORWARDED, "1")]
+    return kept
 
 
 def _is_passed(incoming: Incoming, name: bytes) -> bool:

@@ -28,8 +28,9 @@ import api.forwarding as forwarding_module
 from api.app import create_app
 from api.auth import Access, Caller, Role
 from api.errors import NOT_SERVED, error_answer, status_and_body
-from api.forwarding import FORWARDED, LOST_AFTER_S, Forwarding, _Body
+from api.forwarding import LOST_AFTER_S, Forwarding, _Body
 from api.holders import Holders
+from api.ledger_name import FORWARDED, LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
 from ledger.errors import LedgerError, NotHeld
@@ -43,10 +44,24 @@ PATIENT_S, IMPATIENT_S = 60.0, 0.5
 PATIENCE_S = 60.0
 """Far above what any answer takes: no test passes or fails by it."""
 METHODS = ["GET", "POST", "DELETE", "PATCH"]
+LEDGER_ID, OTHER_LEDGER_ID = b"ledger of tests!", b"another ledger!!"
 Handle = Callable[[Request], Awaitable[Response]]
 
 
 def app_of(handle: Handle) -> Starlette:
+    """Return an application that answers as a replica of whatever ledger it is asked for."""
+
+    async def named(request: Request) -> Response:
+        answer = await handle(request)
+        if FORWARDED in request.headers and LEDGER in request.headers:
+            answer.headers[LEDGER] = request.headers[LEDGER]
+        return answer
+
+    return stranger_of(named)
+
+
+def stranger_of(handle: Handle) -> Starlette:
+    """Return an application that knows nothing of ledgers."""
     return Starlette(routes=[Route("/{path:path}", handle, methods=METHODS)])
 
 
@@ -54,7 +69,7 @@ def app_of(handle: Handle) -> Starlette:
 async def entry(*urls: str, metrics: Metrics | None = None, answers_within_s: float = PATIENT_S) -> AsyncIterator[str]:
     """Run a replica that holds nothing and takes ``urls`` for the holders of everything."""
     counted = metrics or Metrics()
-    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), counted, answer_margin_s=0.0)
+    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), LEDGER_ID, counted, answer_margin_s=0.0)
 
     async def refuse(request: Request) -> Response:
         if request.headers.get("reads-first"):
@@ -135,6 +150,7 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
         "te": "trailers",
         "x-twice": "ä".encode(),
         "user-agent": "somebody/1",
+        "turnledger-ledger": "the client's own",
         "reads-first": reads_first,
     }
     async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
@@ -149,7 +165,8 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
             b"/a%2Fb/%C3%A4",
             b"q=a%20b&q=%2B",
         )
-        assert request.headers[FORWARDED] == "1"
+        assert (request.headers[FORWARDED], request.headers.getlist(LEDGER)) == ("1", [LEDGER_ID.hex()])
+        assert LEDGER not in answer.headers
         for name in ("authorization", "content-type", "user-agent"):
             assert request.headers.getlist(name) == [sent[name]]
         assert dict(request.headers.raw)[b"x-twice"] == "ä".encode()
@@ -419,6 +436,65 @@ async def test_refusal_of_a_holder_is_its_answer_and_nobody_else_is_asked() -> N
         assert (answer.status_code, answer.content) == (503, b"mine")
 
 
+STRANGERS: dict[str, tuple[int, dict[str, str]]] = {
+    "another application": (404, {}),
+    "one that wants a login": (401, {"www-authenticate": "Basic"}),
+    "one that moved": (302, {"location": "/login"}),
+    "a proxy": (502, {}),
+    "one that agrees to all": (200, {}),
+    "one with a word of its own": (404, {LEDGER: "main"}),
+    "another ledger": (404, {LEDGER: OTHER_LEDGER_ID.hex()}),
+    "another ledger that cannot answer": (503, {LEDGER: OTHER_LEDGER_ID.hex(), NOT_SERVED: "unavailable"}),
+    "one that does not hold it in another ledger": (421, {LEDGER: OTHER_LEDGER_ID.hex(), NOT_SERVED: "not_held"}),
+}
+"""What may be behind a URL that is wrong, and how it answers."""
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+@pytest.mark.parametrize("method", METHODS)
+async def test_answer_that_does_not_name_the_ledger_is_not_believed(who: str, method: str) -> None:
+    status, named = STRANGERS[who]
+
+    async def stranger(_: Request) -> Response:
+        return Response(b"a stranger's", status, headers=named)
+
+    async def holder(_: Request) -> Response:
+        return Response(b"here")
+
+    metrics, alone_metrics = Metrics(), Metrics()
+    body = b"" if method == "GET" else b'{"event_id": "e1"}'
+    goes_on = method == "GET" or named.get(LEDGER) == OTHER_LEDGER_ID.hex()
+    async with (
+        listening(stranger_of(stranger)) as wrong,
+        listening(app_of(holder)) as url,
+        entry(wrong, url, metrics=metrics) as front,
+        entry(wrong, metrics=alone_metrics) as alone,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        with capture_logs() as logged:
+            answer = await http.request(method, front, content=body)
+        (warned,) = logged
+        assert (warned["event"], warned["log_level"], warned["url"]) == ("holder_misdirected", "warning", wrong)
+        assert (warned["status"], warned["ledger"]) == (status, ledger_named(named.get(LEDGER)))
+        # It is asked after the others for a while, so that the next request does not go there.
+        again = await http.request(method, front, content=body)
+        assert (again.status_code, again.content) == (200, b"here")
+        refused = await http.request(method, alone, content=body)
+        assert "a stranger's" not in refused.text
+        error = refused.json()["error"]
+        if goes_on:
+            assert (answer.status_code, answer.content) == (200, b"here")
+            assert outcomes(metrics) == {"misdirected": 1, "answered": 2}
+            assert (refused.status_code, error["code"], error["reason"]) == (503, "unavailable", "holder")
+            assert "something else answers where --holders says" in error["message"]
+            assert outcomes(alone_metrics) == {"misdirected": 1, "unreachable": 1}
+        else:
+            assert (answer.status_code, answer.json()["error"]["event_id"]) == (504, "e1")
+            assert outcomes(metrics) == {"misdirected": 1, "broken": 1, "answered": 1}
+            assert (refused.status_code, error["code"], error["event_id"]) == (504, "unknown", "e1")
+            assert outcomes(alone_metrics) == {"misdirected": 1, "broken": 1}
+
+
 @pytest.mark.parametrize("how", ["closes", "is silent"])
 @pytest.mark.parametrize("method", METHODS)
 async def test_request_that_was_sent_is_sent_again_only_when_it_reads(method: str, how: str) -> None:
@@ -466,7 +542,8 @@ async def test_machine_of_a_silent_holder_is_asked_whether_it_is_there() -> None
 
 async def test_answer_that_breaks_off_is_not_taken_for_whole() -> None:
     metrics = Metrics()
-    begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+    named = f"{LEDGER}: {LEDGER_ID.hex()}\r\n".encode()
+    begun = b"HTTP/1.1 200 OK\r\n" + named + b"transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
     async with (
         breaking(begun) as (broken, _),
         entry(broken, metrics=metrics) as front,
