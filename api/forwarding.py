@@ -6,7 +6,8 @@ a holder: method, path, query, body and all headers that are meant for the other
 - it is forwarded once: whoever gets a forwarded request and does not hold the partition either says so (421), and the
   replica that was asked first asks the next URL of the range;
 - a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
-  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere;
+  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere. Under a
+  name of several addresses each is asked before the next URL is;
 - an answer that does not name this ledger is not believed, whatever it says: who gave it is passed over. Only a change
   that was answered by nobody knows whom, such as a proxy, has an unknown outcome;
 - a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -30,11 +31,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
+from api.connections import SAFE_METHODS, Address, CallFailed, Connections, Incoming
 from api.errors import NOT_HELD, NOT_SERVED, STARTING, UNAVAILABLE
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
-from api.ledger_name import FORWARDED, LEDGER, ledger_named
+from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
@@ -43,7 +44,7 @@ logger = structlog.get_logger("api.forwarding")
 
 CONNECT_TIMEOUT_S = 1.0
 """For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
-both cut off is answered within the default deadline of a read."""
+both cut off is answered within the default deadline of a read. An address that is asked by itself has as much again."""
 ANSWER_MARGIN_S = 3.0
 """Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
 LOST_AFTER_S = 10
@@ -51,6 +52,8 @@ LOST_AFTER_S = 10
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
+STRANGER = "stranger"
+"""Why an answer is passed over that names no ledger."""
 DISAGREE = (
     "another replica sent the request here, so the maps of the replicas disagree; compare --holders there with "
     "--partitions here"
@@ -180,9 +183,12 @@ class Forwarding:
         query = request.scope["query_string"].decode("ascii")
         headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (LEDGER, self._ledger)]
         reads = reads or request.method in SAFE_METHODS
-        urls = self._in_order(holders.urls)
-        not_held = misdirected = 0
-        for url in urls:
+        targets: list[tuple[str, Address | None]] = [(url, None) for url in self._in_order(holders.urls)]
+        said: set[str] = set()
+        while targets:
+            url, address = targets.pop(0)
+            at = None if address is None else str(address)
+            asked: dict[str, str | None] = {"partitions": str(holders), "url": url, "address": at}
             calling = self._connections.open(
                 request.method,
                 f"{url}{path}?{query}" if query else f"{url}{path}",
@@ -190,60 +196,82 @@ class Forwarding:
                 body=body if body or request.method not in SAFE_METHODS else None,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 idle_timeout_s=answers_within_s + self._answer_margin_s,
+                at=address,
             )
-            trying = AsyncExitStack()
-            try:
-                incoming = await trying.enter_async_context(calling)
-            except CallFailed as failure:
-                self._failed_at_s[url] = time.monotonic()
-                logger.warning("holder_failed", partitions=str(holders), url=url, reason=failure.reason)
-                if failure.was_sent and not reads:
-                    self._metrics.forwarded("broken")
-                    raise self._broken(partition, str(failure), _event_id(request, body), reads=False) from failure
-                continue
-            not_served = incoming.headers.get(NOT_SERVED)
-            # A process that is starting does not know its ledger yet.
-            if not_served != STARTING and incoming.headers.get(LEDGER) != self._ledger:
-                other = ledger_named(incoming.headers.get(LEDGER))
-                await trying.aclose()
-                self._failed_at_s[url] = time.monotonic()
-                self._metrics.forwarded("misdirected")
-                logger.warning(
-                    "holder_misdirected", partitions=str(holders), url=url, status=incoming.status, ledger=other
-                )
-                if not reads and not_served is None and other is None:
+            async with AsyncExitStack() as trying:
+                try:
+                    incoming = await trying.enter_async_context(calling)
+                    word = self._word(incoming)
+                except CallFailed as failure:
+                    self._failed_at_s[url] = time.monotonic()
+                    logger.warning("holder_failed", **asked, reason=failure.reason)
+                    if failure.was_sent and not reads:
+                        self._metrics.forwarded("broken")
+                        raise self._broken(partition, str(failure), _event_id(request, body), reads=False) from failure
+                    said.add(failure.reason)
+                    if failure.reason == "broken":
+                        # Else no address could be connected, or one is silent, and would be so again.
+                        targets[:0] = await self._each(url, address)
+                    continue
+                if word == STRANGER and not reads:
+                    self._tell_passed_over(word, incoming, asked)
                     self._metrics.forwarded("broken")
                     message = f"HTTP {incoming.status} from something that does not say that it is this ledger"
                     raise self._broken(partition, message, _event_id(request, body), reads=False)
-                misdirected += 1
-                continue
-            # The last one's own reason says more than that nobody has answered.
-            if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
-                not_held += not_served == NOT_HELD
-                if not_served == NOT_HELD:
-                    logger.warning("maps_disagree", partitions=str(holders), url=url)
-                else:
-                    logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
-                await trying.aclose()
-                continue
-            self._failed_at_s.pop(url, None)
-            self._metrics.forwarded("answered")
-            stack.push_async_exit(trying.pop_all())
-            return incoming
-        if not_held == len(urls):
-            self._metrics.forwarded("disagreed")
-            message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
-            raise NotHeld(partition, message)
-        self._metrics.forwarded("unreachable")
-        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
-        if misdirected:
-            message += "; something else answers where --holders says that one is"
-        raise Unavailable("holder", message)
+                if word is not None:
+                    targets[:0] = await self._each(url, address)
+                # The last one's own reason says more than that nobody has answered.
+                if word is None or (word == UNAVAILABLE and not targets):
+                    self._failed_at_s.pop(url, None)
+                    self._metrics.forwarded("answered")
+                    stack.push_async_exit(trying.pop_all())
+                    return incoming
+                said.add(word)
+                self._tell_passed_over(word, incoming, asked)
+        raise self._nobody(partition, said)
+
+    async def _each(self, url: str, asked: Address | None) -> list[tuple[str, Address | None]]:
+        """Return each address of a URL's name, when whoever was asked under the name is passed over."""
+        if asked is not None:
+            return []
+        return [(url, one) for one in await self._connections.addresses(url, timeout_s=CONNECT_TIMEOUT_S)]
+
+    def _word(self, incoming: Incoming) -> str | None:
+        """Return why an answer is passed over, in one word; None: it is this ledger's."""
+        not_served, ledger = incoming.headers.get(NOT_SERVED), incoming.headers.get(LEDGER)
+        # A process that is starting does not know its ledger yet.
+        if not_served == STARTING or ledger == self._ledger:
+            return not_served
+        return STRANGER if not_served is None and ledger_named(ledger) is None else OTHER_LEDGER
+
+    def _tell_passed_over(self, word: str, incoming: Incoming, asked: Mapping[str, str | None]) -> None:
+        if word in (STRANGER, OTHER_LEDGER):
+            self._failed_at_s[str(asked["url"])] = time.monotonic()
+            self._metrics.forwarded("misdirected")
+            ledger = ledger_named(incoming.headers.get(LEDGER))
+            logger.warning("holder_misdirected", **asked, status=incoming.status, ledger=ledger)
+        elif word == NOT_HELD:
+            logger.warning("maps_disagree", **asked)
+        else:
+            logger.warning("holder_passed_over", **asked, reason=word)
 
     def _in_order(self, urls: Iterable[str]) -> list[str]:
         """Return the URLs as the map has them, those that failed just now at the end."""
         now_s = time.monotonic()
         return sorted(urls, key=lambda url: now_s < self._failed_at_s.get(url, float("-inf")) + REST_S)
+
+    def _nobody(self, partition: Partition, said: Set[str]) -> NotHeld | Unavailable:
+        """Return what a caller is told whose request no holder has answered, for these reasons; nothing was changed."""
+        holders = self._holders.of(partition)
+        if said == {NOT_HELD}:
+            self._metrics.forwarded("disagreed")
+            message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
+            return NotHeld(partition, message)
+        self._metrics.forwarded("unreachable")
+        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
+        if said & {STRANGER, OTHER_LEDGER}:
+            message += "; something else answers where --holders says that one is"
+        return Unavailable("holder", message)
 
     def _broken(
         self, partition: Partition, how: str, event_id: str | None, *, reads: bool

@@ -99,7 +99,9 @@ def dead() -> str:
 
 
 @asynccontextmanager
-async def breaking(begun: bytes = b"", *, is_silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def breaking(
+    begun: bytes = b"", *, is_silent: bool = False, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Run a server that takes a request, answers what it is given and closes, or is silent until it is left."""
     taken: list[bytes] = []
     ended: list[asyncio.Task[None]] = []
@@ -115,9 +117,9 @@ async def breaking(begun: bytes = b"", *, is_silent: bool = False) -> AsyncItera
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    server = await asyncio.start_server(break_off, host, 0)
     async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", taken
+        yield f"http://{host}:{server.sockets[0].getsockname()[1]}", taken
         await asyncio.gather(*ended, return_exceptions=True)
 
 
@@ -304,27 +306,103 @@ async def test_holder_that_cannot_be_reached_is_passed_over_for_the_next() -> No
     assert outcomes(metrics) == {"answered": len(METHODS)}
 
 
-async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_address_of_a_name_is_tried(two_addresses: str) -> None:
     async def holder(_: Request) -> Response:
         return Response(b"here")
 
-    known = socket.getaddrinfo
-
-    def resolve(host: str, port: int, *rest: Any, **options: Any) -> list[Any]:
-        """Stand for a name server that has two addresses for a name: nobody listens on the first."""
-        if host != "holders.test":
-            return list(known(host, port, *rest, **options))
-        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-        return [(*kind, (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     async with (
         listening(app_of(holder)) as url,
-        entry(url.replace("127.0.0.1", "holders.test")) as front,
+        entry(url.replace("127.0.0.1", two_addresses)) as front,
         httpx.AsyncClient(timeout=PATIENCE_S) as http,
     ):
         for _ in range(4):
             assert (await http.post(front, content=b"{}")).content == b"here"
+
+
+@pytest.mark.parametrize("not_served", ["starting", "unavailable", "not_held"])
+@pytest.mark.parametrize("which", ["127.0.0.1", "127.0.0.2"])
+async def test_next_address_of_a_name_is_asked_when_one_changed_nothing(
+    which: str, not_served: str, two_addresses: str
+) -> None:
+    bodies: list[tuple[str, bytes]] = []
+
+    async def other(_: Request) -> Response:
+        return Response(b"its own reason", 503, headers={NOT_SERVED: not_served})
+
+    async def holder(request: Request) -> Response:
+        bodies.append((request.headers["host"], await request.body()))
+        return Response(b"here")
+
+    metrics = Metrics()
+    beside = "127.0.0.2" if which == "127.0.0.1" else "127.0.0.1"
+    async with listening(app_of(other), host=which) as url:
+        port = int(url.rpartition(":")[2])
+        name = url.replace(which, two_addresses)
+        async with (
+            listening(app_of(holder), host=beside, port=port),
+            entry(name, metrics=metrics) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            # Whichever the driver begins with: it takes turns.
+            for _ in range(3):
+                assert (await http.post(f"{front}/a%2Fb?q=%2B", content=b"{}")).content == b"here"
+        assert bodies == [(f"{two_addresses}:{port}", b"{}")] * 3
+        assert outcomes(metrics) == {"answered": 3}
+        # With nobody else under the name, the next URL.
+        async with (
+            listening(app_of(holder)) as second,
+            entry(name, second) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            assert (await http.post(front, content=b"{}")).content == b"here"
+
+
+async def test_addresses_of_a_name_are_not_asked_for_a_change_that_may_have_been_made(two_addresses: str) -> None:
+    async def holder(request: Request) -> Response:
+        asked.append(request.method)
+        return Response(b"here")
+
+    async def stranger(request: Request) -> Response:
+        asked.append(f"{request.method} of a stranger")
+        return Response(b"an error page", 502)
+
+    asked: list[str] = []
+    async with listening(stranger_of(stranger), host="127.0.0.2") as url:
+        port = int(url.rpartition(":")[2])
+        name = url.replace("127.0.0.2", two_addresses)
+        for method, status in (("GET", 200), ("POST", 504)):
+            asked.clear()
+            async with (
+                listening(app_of(holder), port=port),
+                entry(name) as front,
+                httpx.AsyncClient(timeout=PATIENCE_S) as http,
+            ):
+                answers = [await http.request(method, front, content=b"{}") for _ in range(2)]
+            assert status in [answer.status_code for answer in answers]
+            if method == "GET":
+                assert [answer.content for answer in answers] == [b"here", b"here"]
+            else:
+                assert len(asked) == len(answers), "each was sent once"
+
+
+async def test_addresses_of_a_name_that_all_refuse_are_asked_once_each(two_addresses: str) -> None:
+    asked: list[str] = []
+
+    async def other(request: Request) -> Response:
+        asked.append(request.method)
+        return Response(b"its own reason", 503, headers={NOT_SERVED: "unavailable"})
+
+    async with listening(app_of(other), host="127.0.0.2") as url:
+        port = int(url.rpartition(":")[2])
+        async with (
+            listening(app_of(other), port=port),
+            entry(url.replace("127.0.0.2", two_addresses)) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            answer = await http.post(front, content=b"{}")
+            assert (answer.status_code, answer.content) == (503, b"its own reason")
+            # Once under the name, then each address.
+            assert len(asked) == 3
 
 
 async def test_nobody_reachable_is_503_with_the_range_and_no_url() -> None:

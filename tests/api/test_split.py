@@ -170,3 +170,19 @@ async def test_parts_that_a_stranger_has_answered_are_not_believed(other_ledger:
         selectors = [{"kind": "response", "id": "r9", "principal": principal} for principal in (THERE, HERE)]
         looked_up = await http.post("/ledger/v1/lookups", json={"selectors": selectors})
         assert [one["status"] for one in looked_up.json()["results"]] == [503, 404]
+
+
+async def test_next_address_of_a_name_is_asked_when_a_read_broke_off(two_addresses: str) -> None:
+    async def holder(_: Request) -> Response:
+        return JSONResponse({"results": [{"index": 0, "status": 404, "error": {"code": "missing", "message": "no"}}]})
+
+    async with breaking(host="127.0.0.2") as (url, taken):
+        port = int(url.rpartition(":")[2])
+        async with (
+            listening(app_of(holder), port=port),
+            replica(url.replace("127.0.0.2", two_addresses)) as http,
+        ):
+            selectors = [{"kind": "response", "id": "r1", "principal": THERE}]
+            looked_up = await http.post("/ledger/v1/lookups", json={"selectors": selectors})
+            assert [one["status"] for one in looked_up.json()["results"]] == [404]
+            assert taken, "the name server gives this address first"
