@@ -22,6 +22,7 @@ from starlette.routing import Route
 from api.auth import Access
 from api.errors import defect_answer, error_answer, http_error_answer, status_and_body
 from api.forwarding import Forwarding
+from api.ledger_name import of_ledger
 from api.metrics import Metrics
 from api.openapi import describe
 from api.operations import OPERATIONS, Operation
@@ -66,7 +67,7 @@ def create_app(
         title=TITLE,
         version=version("turnledger"),
         lifespan=lifespan,
-        exception_handlers={HTTPException: http_error_answer, Exception: defect_answer},
+        exception_handlers={HTTPException: http_error_answer, Exception: of_ledger(ledger, defect_answer)},
     )
     app.router.routes.extend(
         Route(operation.path, _endpoint(service, operation), methods=[operation.method]) for operation in OPERATIONS
@@ -94,4 +95,4 @@ def _endpoint(service: Service, operation: Operation) -> Callable[[Request], Awa
                 logger.warning("request_failed", operation=name, status=status, code=body.code, reason=body.reason)
             return error_answer(status, body)
 
-    return endpoint
+    return of_ledger(service.ledger, endpoint)

@@ -2,11 +2,12 @@
 
 Rules it keeps: a call that was never sent is told from one that broke, which decides whether it may be made elsewhere;
 what changes something is sent once; bodies are passed on without being changed; every address that a name resolves to
-is tried.
+is tried until one is connected, and each can be asked by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -37,6 +39,16 @@ class CallFailed(Exception):
         """``unreachable``, ``timeout`` or ``broken``."""
         self.was_sent = was_sent
         """False: no connection was made, so the call may be made elsewhere."""
+
+
+class Address:
+    """One address of a name, as it was resolved."""
+
+    def __init__(self, resolved: ResolveResult) -> None:
+        self.resolved = resolved
+
+    def __str__(self) -> str:
+        return self.resolved["host"]
 
 
 class Incoming:
@@ -72,22 +84,37 @@ class Connections:
 
     async def start(self) -> None:
         """Make the pool of connections."""
-        self._session = aiohttp.ClientSession(
+        self._session = self._new_session()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def addresses(self, url: str, *, timeout_s: float) -> list[Address]:
+        """Return the addresses of a URL's host if it has several; none when that cannot be told in time."""
+        parts = URL(url, encoded=True)
+        assert parts.host is not None, "checked when it was configured"
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await aiohttp.ThreadedResolver().resolve(parts.host, parts.port or 0, socket.AF_UNSPEC)
+        except OSError:
+            return []
+        return [Address(one) for one in found] if len(found) > 1 else []
+
+    def _new_session(self, at: Address | None = None) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEP_ALIVE_S,
                 socket_factory=None if self._lost_after_s is None else self._socket,
+                resolver=None if at is None else _Only(at),
             ),
             # A cookie is of the client whose answer set it; kept here it would go along with everybody's requests.
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=CHUNK_BYTES,
         )
-
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         """Return a socket that asks a silent peer whether it is there, and fails when nothing is acknowledged.
@@ -121,34 +148,60 @@ class Connections:
         body: bytes | None = None,
         connect_timeout_s: float,
         idle_timeout_s: float,
+        at: Address | None = None,
     ) -> AsyncIterator[Incoming]:
         """Send a request and give its answer once the headers are there; leaving closes it.
 
         ``url`` is taken as it is, without the normalising that would change a client's query. Of the headers that the
-        driver adds by itself only those of ``added`` are. Raises ``CallFailed``.
+        driver adds by itself only those of ``added`` are. ``at``: ask this address of the URL's name and no other, on
+        a connection of its own. Raises ``CallFailed``.
         """
+        async with self._session_at(at) as session:
+            # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
+            timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
+            try:
+                answer = await session.request(
+                    method,
+                    URL(url, encoded=True),
+                    data=_data(body),
+                    headers=list(headers),
+                    timeout=timeout,
+                    allow_redirects=False,
+                    skip_auto_headers=_AUTOMATIC.difference(added),
+                    middlewares=() if method in SAFE_METHODS else (_sent_once,),
+                )
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+                _fail(error, was_sent=not not_sent)
+            incoming = Incoming(answer)
+            try:
+                yield incoming
+            finally:
+                incoming.close()
+
+    @asynccontextmanager
+    async def _session_at(self, at: Address | None) -> AsyncIterator[aiohttp.ClientSession]:
+        """Give the pool's session, or one for a single call: the pool knows connections by name, not by address."""
         assert self._session is not None, "started before use"
-        # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
-        timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
-        try:
-            answer = await self._session.request(
-                method,
-                URL(url, encoded=True),
-                data=_data(body),
-                headers=list(headers),
-                timeout=timeout,
-                allow_redirects=False,
-                skip_auto_headers=_AUTOMATIC.difference(added),
-                middlewares=() if method in SAFE_METHODS else (_sent_once,),
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            _fail(error, was_sent=not not_sent)
-        incoming = Incoming(answer)
-        try:
-            yield incoming
-        finally:
-            incoming.close()
+        if at is None:
+            yield self._session
+            return
+        async with self._new_session(at) as session:
+            yield session
+
+
+class _Only(AbstractResolver):
+    """Resolves a name to one address of it, so that ``Host`` and the name in the certificate stay those of the URL."""
+
+    def __init__(self, at: Address) -> None:
+        self._at = at
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [self._at.resolved]
+
+    async def close(self) -> None: ...
 
 
 _AUTOMATIC = frozenset({"accept", "accept-encoding", "content-type", "user-agent"})

@@ -30,7 +30,7 @@ RETRY_AFTER_S = 1
 
 NOT_SERVED = "turnledger-not-served"
 """Header of an answer of a process that changed nothing for the request, so that another replica may be asked:
-``starting``, ``not_held`` or ``unavailable``."""
+``starting``, ``not_held`` or ``unavailable``, and ``other_ledger`` of ``api.ledger_name``."""
 STARTING, NOT_HELD, UNAVAILABLE = "starting", "not_held", "unavailable"
 
 TABLE: dict[type[LedgerError], tuple[int, str]] = {

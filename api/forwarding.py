@@ -6,7 +6,10 @@ a holder: method, path, query, body and all headers that are meant for the other
 - it is forwarded once: whoever gets a forwarded request and does not hold the partition either says so (421), and the
   replica that was asked first asks the next URL of the range;
 - a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
-  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere;
+  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere. Under a
+  name of several addresses each is asked before the next URL is;
+- an answer that does not name this ledger is not believed, whatever it says: who gave it is passed over. Only a change
+  that was answered by nobody knows whom, such as a proxy, has an unknown outcome;
 - a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
   unknown, and the caller is told that;
 - the answer is passed on as it comes, to the byte; when the client goes, the call ends.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -28,21 +31,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
-from api.errors import NOT_HELD, NOT_SERVED, UNAVAILABLE
+from api.connections import SAFE_METHODS, Address, CallFailed, Connections, Incoming
+from api.errors import NOT_HELD, NOT_SERVED, STARTING, UNAVAILABLE
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
+from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
 
 logger = structlog.get_logger("api.forwarding")
 
-FORWARDED = "turnledger-forwarded"
-"""Header of a request that another replica has sent on."""
 CONNECT_TIMEOUT_S = 1.0
 """For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
-both cut off is answered within the default deadline of a read."""
+both cut off is answered within the default deadline of a read. An address that is asked by itself has as much again."""
 ANSWER_MARGIN_S = 3.0
 """Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
 LOST_AFTER_S = 10
@@ -50,6 +52,8 @@ LOST_AFTER_S = 10
 REST_S = 5.0
 """For so long a URL that could not be reached is asked after the others, so that a dead machine costs few requests its
 timeout."""
+STRANGER = "stranger"
+"""Why an answer is passed over that names no ledger."""
 DISAGREE = (
     "another replica sent the request here, so the maps of the replicas disagree; compare --holders there with "
     "--partitions here"
@@ -61,10 +65,10 @@ _HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 """Of one connection only (RFC 9110, 7.6.1), with what ``Connection`` itself names."""
-_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED}
+_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, LEDGER}
 """The call has a host and a length of its own; the body that was expected is there."""
-_NOT_PASSED_ON = _HOP_BY_HOP | {"date"}
-"""This server writes the date."""
+_NOT_PASSED_ON = _HOP_BY_HOP | {"date", LEDGER}
+"""This server writes the date; whose answer it is was for this replica to know."""
 
 
 class HolderBroke(Unknown):
@@ -83,9 +87,13 @@ _named = msgspec.json.Decoder(_Named)
 class Forwarding:
     """Sends requests on. One per process; ``start`` before use, ``close`` after."""
 
-    def __init__(self, holders: Holders, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S) -> None:
-        """``answer_margin_s``: a holder may be silent for so much longer than a call's ``answers_within_s``."""
+    def __init__(
+        self, holders: Holders, ledger_id: bytes, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S
+    ) -> None:
+        """``ledger_id`` is that of this replica, and has to be that of whoever answers. ``answer_margin_s``: a holder
+        may be silent for so much longer than a call's ``answers_within_s``."""
         self._holders = holders
+        self._ledger = ledger_id.hex()
         self._metrics = metrics
         self._answer_margin_s = answer_margin_s
         self._connections = Connections(lost_after_s=LOST_AFTER_S)
@@ -156,7 +164,7 @@ class Forwarding:
                 return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
             except CallFailed as failure:
                 self._metrics.forwarded("broken")
-                raise self._broken(partition, failure, None, reads=reads) from failure
+                raise self._broken(partition, str(failure), None, reads=reads) from failure
 
     async def _open(
         self,
@@ -173,11 +181,14 @@ class Forwarding:
         holders = self._holders.of(partition)
         path = bytes(request.scope.get("raw_path") or request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
-        headers = _sent_on(request.headers, media_type)
+        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (LEDGER, self._ledger)]
         reads = reads or request.method in SAFE_METHODS
-        urls = self._in_order(holders.urls)
-        not_held = 0
-        for url in urls:
+        targets: list[tuple[str, Address | None]] = [(url, None) for url in self._in_order(holders.urls)]
+        said: set[str] = set()
+        while targets:
+            url, address = targets.pop(0)
+            at = None if address is None else str(address)
+            asked: dict[str, str | None] = {"partitions": str(holders), "url": url, "address": at}
             calling = self._connections.open(
                 request.method,
                 f"{url}{path}?{query}" if query else f"{url}{path}",
@@ -185,49 +196,88 @@ class Forwarding:
                 body=body if body or request.method not in SAFE_METHODS else None,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 idle_timeout_s=answers_within_s + self._answer_margin_s,
+                at=address,
             )
-            trying = AsyncExitStack()
-            try:
-                incoming = await trying.enter_async_context(calling)
-            except CallFailed as failure:
-                self._failed_at_s[url] = time.monotonic()
-                logger.warning("holder_failed", partitions=str(holders), url=url, reason=failure.reason)
-                if failure.was_sent and not reads:
+            async with AsyncExitStack() as trying:
+                try:
+                    incoming = await trying.enter_async_context(calling)
+                    word = self._word(incoming)
+                except CallFailed as failure:
+                    self._failed_at_s[url] = time.monotonic()
+                    logger.warning("holder_failed", **asked, reason=failure.reason)
+                    if failure.was_sent and not reads:
+                        self._metrics.forwarded("broken")
+                        raise self._broken(partition, str(failure), _event_id(request, body), reads=False) from failure
+                    said.add(failure.reason)
+                    if failure.reason == "broken":
+                        # Else no address could be connected, or one is silent, and would be so again.
+                        targets[:0] = await self._each(url, address)
+                    continue
+                if word == STRANGER and not reads:
+                    self._tell_passed_over(word, incoming, asked)
                     self._metrics.forwarded("broken")
-                    raise self._broken(partition, failure, _event_id(request, body), reads=False) from failure
-                continue
-            not_served = incoming.headers.get(NOT_SERVED)
-            # The last one's own reason says more than that nobody has answered.
-            if not_served is not None and (not_served != UNAVAILABLE or url != urls[-1]):
-                not_held += not_served == NOT_HELD
-                if not_served == NOT_HELD:
-                    logger.warning("maps_disagree", partitions=str(holders), url=url)
-                else:
-                    logger.warning("holder_passed_over", partitions=str(holders), url=url, reason=not_served)
-                await trying.aclose()
-                continue
-            self._failed_at_s.pop(url, None)
-            self._metrics.forwarded("answered")
-            stack.push_async_exit(trying.pop_all())
-            return incoming
-        if not_held == len(urls):
-            self._metrics.forwarded("disagreed")
-            message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
-            raise NotHeld(partition, message)
-        self._metrics.forwarded("unreachable")
-        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
-        raise Unavailable("holder", message)
+                    message = f"HTTP {incoming.status} from something that does not say that it is this ledger"
+                    raise self._broken(partition, message, _event_id(request, body), reads=False)
+                if word is not None:
+                    targets[:0] = await self._each(url, address)
+                # The last one's own reason says more than that nobody has answered.
+                if word is None or (word == UNAVAILABLE and not targets):
+                    self._failed_at_s.pop(url, None)
+                    self._metrics.forwarded("answered")
+                    stack.push_async_exit(trying.pop_all())
+                    return incoming
+                said.add(word)
+                self._tell_passed_over(word, incoming, asked)
+        raise self._nobody(partition, said)
+
+    async def _each(self, url: str, asked: Address | None) -> list[tuple[str, Address | None]]:
+        """Return each address of a URL's name, when whoever was asked under the name is passed over."""
+        if asked is not None:
+            return []
+        return [(url, one) for one in await self._connections.addresses(url, timeout_s=CONNECT_TIMEOUT_S)]
+
+    def _word(self, incoming: Incoming) -> str | None:
+        """Return why an answer is passed over, in one word; None: it is this ledger's."""
+        not_served, ledger = incoming.headers.get(NOT_SERVED), incoming.headers.get(LEDGER)
+        # A process that is starting does not know its ledger yet.
+        if not_served == STARTING or ledger == self._ledger:
+            return not_served
+        return STRANGER if not_served is None and ledger_named(ledger) is None else OTHER_LEDGER
+
+    def _tell_passed_over(self, word: str, incoming: Incoming, asked: Mapping[str, str | None]) -> None:
+        if word in (STRANGER, OTHER_LEDGER):
+            self._failed_at_s[str(asked["url"])] = time.monotonic()
+            self._metrics.forwarded("misdirected")
+            ledger = ledger_named(incoming.headers.get(LEDGER))
+            logger.warning("holder_misdirected", **asked, status=incoming.status, ledger=ledger)
+        elif word == NOT_HELD:
+            logger.warning("maps_disagree", **asked)
+        else:
+            logger.warning("holder_passed_over", **asked, reason=word)
 
     def _in_order(self, urls: Iterable[str]) -> list[str]:
         """Return the URLs as the map has them, those that failed just now at the end."""
         now_s = time.monotonic()
         return sorted(urls, key=lambda url: now_s < self._failed_at_s.get(url, float("-inf")) + REST_S)
 
+    def _nobody(self, partition: Partition, said: Set[str]) -> NotHeld | Unavailable:
+        """Return what a caller is told whose request no holder has answered, for these reasons; nothing was changed."""
+        holders = self._holders.of(partition)
+        if said == {NOT_HELD}:
+            self._metrics.forwarded("disagreed")
+            message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
+            return NotHeld(partition, message)
+        self._metrics.forwarded("unreachable")
+        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
+        if said & {STRANGER, OTHER_LEDGER}:
+            message += "; something else answers where --holders says that one is"
+        return Unavailable("holder", message)
+
     def _broken(
-        self, partition: Partition, failure: CallFailed, event_id: str | None, *, reads: bool
+        self, partition: Partition, how: str, event_id: str | None, *, reads: bool
     ) -> Unavailable | HolderBroke:
         """Return what a caller is told whose request was sent and not answered to the end."""
-        message = f"the replica that holds partitions {self._holders.of(partition)} failed: {failure}"
+        message = f"the replica that holds partitions {self._holders.of(partition)} failed: {how}"
         return Unavailable("holder", message) if reads else HolderBroke(event_id or "", message)
 
 
@@ -313,7 +363,7 @@ def _sent_on(headers: Headers, media_type: str | None) -> list[tuple[str, str]]:
             kept.append((name.decode("latin-1"), value.decode("utf-8", "replace")))
     if media_type is not None:
         kept.append(("content-type", media_type))
-    return [*kept, (FORWARDED, "1")]
+    return kept
 
 
 def _is_passed(incoming: Incoming, name: bytes) -> bool:

@@ -310,7 +310,8 @@ class _Process:
         """Return what asks the holders of other partitions; None: all are held here."""
         if self._holders is None:
             return None
-        self._forwardings.append(Forwarding(self._holders, self._metrics))
+        assert self._ledger is not None, "a map of holders is only taken where there is a ledger"
+        self._forwardings.append(Forwarding(self._holders, self._ledger.ledger_id, self._metrics))
         await self._forwardings[-1].start()
         return self._forwardings[-1]
 

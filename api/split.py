@@ -101,7 +101,7 @@ class Split(Generic[R]):
             if sorted(one.index for one in results) != list(range(len(indexes))):
                 raise msgspec.ValidationError("it answers other parts than it was sent")
         except (msgspec.DecodeError, UnicodeDecodeError):
-            message = f"HTTP {status} from something that is not the ledger"
+            message = f"HTTP {status} with an answer that is none to what was asked"
             raise Unavailable("holder", message) if self.event_id_of is None else Unknown("", message) from None
         return {indexes[one.index]: self._renumbered(one, indexes[one.index]) for one in results}
 

@@ -20,6 +20,7 @@ from api.gateway.openapi import PATH, describe
 from api.gateway.operations import OPERATIONS, Asks, Operation
 from api.gateway.service import MIB, Gateway, json_answer
 from api.gateway.upstream import UpstreamFailed
+from api.ledger_name import of_ledger
 from ledger.errors import LedgerError
 from ledger.refusal import Refusal
 from ledger.settings import LedgerSettings
@@ -50,7 +51,7 @@ def create_gateway_app(gateway: Gateway) -> Starlette:
                 for operation in OPERATIONS
             ),
         ],
-        exception_handlers={HTTPException: _unrouted, Exception: _defect},
+        exception_handlers={HTTPException: _unrouted, Exception: of_ledger(gateway.ledger, _defect)},
     )
 
 
@@ -123,7 +124,7 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
                 logger.warning("request_failed", operation=name, status=refusal.status, reason=refusal.reason)
             return refusal_answer(refusal)
 
-    return endpoint
+    return of_ledger(gateway.ledger, endpoint)
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -101,3 +104,20 @@ def as_router(ledger: Ledger) -> httpx.AsyncClient:
 def log_end(ledger: Ledger) -> int:
     """Return the end of the embedded log."""
     return ledger.replica.rows(Partition(0)).position
+
+
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a name that has two addresses: what is replaced is the name server."""
+    if sys.platform != "linux":
+        pytest.skip("elsewhere loopback has one address")
+    known = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *rest: Any, **options: Any) -> list[Any]:
+        if host != "holders.test":
+            return list(known(host, port, *rest, **options))
+        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        return [(*kind, (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return "holders.test"

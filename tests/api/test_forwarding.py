@@ -28,8 +28,9 @@ import api.forwarding as forwarding_module
 from api.app import create_app
 from api.auth import Access, Caller, Role
 from api.errors import NOT_SERVED, error_answer, status_and_body
-from api.forwarding import FORWARDED, LOST_AFTER_S, Forwarding, _Body
+from api.forwarding import LOST_AFTER_S, Forwarding, _Body
 from api.holders import Holders
+from api.ledger_name import FORWARDED, LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
 from ledger.errors import LedgerError, NotHeld
@@ -43,10 +44,24 @@ PATIENT_S, IMPATIENT_S = 60.0, 0.5
 PATIENCE_S = 60.0
 """Far above what any answer takes: no test passes or fails by it."""
 METHODS = ["GET", "POST", "DELETE", "PATCH"]
+LEDGER_ID, OTHER_LEDGER_ID = b"ledger of tests!", b"another ledger!!"
 Handle = Callable[[Request], Awaitable[Response]]
 
 
 def app_of(handle: Handle) -> Starlette:
+    """Return an application that answers as a replica of whatever ledger it is asked for."""
+
+    async def named(request: Request) -> Response:
+        answer = await handle(request)
+        if FORWARDED in request.headers and LEDGER in request.headers:
+            answer.headers[LEDGER] = request.headers[LEDGER]
+        return answer
+
+    return stranger_of(named)
+
+
+def stranger_of(handle: Handle) -> Starlette:
+    """Return an application that knows nothing of ledgers."""
     return Starlette(routes=[Route("/{path:path}", handle, methods=METHODS)])
 
 
@@ -54,7 +69,7 @@ def app_of(handle: Handle) -> Starlette:
 async def entry(*urls: str, metrics: Metrics | None = None, answers_within_s: float = PATIENT_S) -> AsyncIterator[str]:
     """Run a replica that holds nothing and takes ``urls`` for the holders of everything."""
     counted = metrics or Metrics()
-    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), counted, answer_margin_s=0.0)
+    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), LEDGER_ID, counted, answer_margin_s=0.0)
 
     async def refuse(request: Request) -> Response:
         if request.headers.get("reads-first"):
@@ -84,7 +99,9 @@ def dead() -> str:
 
 
 @asynccontextmanager
-async def breaking(begun: bytes = b"", *, is_silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def breaking(
+    begun: bytes = b"", *, is_silent: bool = False, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Run a server that takes a request, answers what it is given and closes, or is silent until it is left."""
     taken: list[bytes] = []
     ended: list[asyncio.Task[None]] = []
@@ -100,9 +117,9 @@ async def breaking(begun: bytes = b"", *, is_silent: bool = False) -> AsyncItera
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    server = await asyncio.start_server(break_off, host, 0)
     async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", taken
+        yield f"http://{host}:{server.sockets[0].getsockname()[1]}", taken
         await asyncio.gather(*ended, return_exceptions=True)
 
 
@@ -135,6 +152,7 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
         "te": "trailers",
         "x-twice": "ä".encode(),
         "user-agent": "somebody/1",
+        "turnledger-ledger": "the client's own",
         "reads-first": reads_first,
     }
     async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
@@ -149,7 +167,8 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
             b"/a%2Fb/%C3%A4",
             b"q=a%20b&q=%2B",
         )
-        assert request.headers[FORWARDED] == "1"
+        assert (request.headers[FORWARDED], request.headers.getlist(LEDGER)) == ("1", [LEDGER_ID.hex()])
+        assert LEDGER not in answer.headers
         for name in ("authorization", "content-type", "user-agent"):
             assert request.headers.getlist(name) == [sent[name]]
         assert dict(request.headers.raw)[b"x-twice"] == "ä".encode()
@@ -287,27 +306,103 @@ async def test_holder_that_cannot_be_reached_is_passed_over_for_the_next() -> No
     assert outcomes(metrics) == {"answered": len(METHODS)}
 
 
-async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_address_of_a_name_is_tried(two_addresses: str) -> None:
     async def holder(_: Request) -> Response:
         return Response(b"here")
 
-    known = socket.getaddrinfo
-
-    def resolve(host: str, port: int, *rest: Any, **options: Any) -> list[Any]:
-        """Stand for a name server that has two addresses for a name: nobody listens on the first."""
-        if host != "holders.test":
-            return list(known(host, port, *rest, **options))
-        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-        return [(*kind, (address, port)) for address in ("127.0.0.2", "127.0.0.1")]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     async with (
         listening(app_of(holder)) as url,
-        entry(url.replace("127.0.0.1", "holders.test")) as front,
+        entry(url.replace("127.0.0.1", two_addresses)) as front,
         httpx.AsyncClient(timeout=PATIENCE_S) as http,
     ):
         for _ in range(4):
             assert (await http.post(front, content=b"{}")).content == b"here"
+
+
+@pytest.mark.parametrize("not_served", ["starting", "unavailable", "not_held"])
+@pytest.mark.parametrize("which", ["127.0.0.1", "127.0.0.2"])
+async def test_next_address_of_a_name_is_asked_when_one_changed_nothing(
+    which: str, not_served: str, two_addresses: str
+) -> None:
+    bodies: list[tuple[str, bytes]] = []
+
+    async def other(_: Request) -> Response:
+        return Response(b"its own reason", 503, headers={NOT_SERVED: not_served})
+
+    async def holder(request: Request) -> Response:
+        bodies.append((request.headers["host"], await request.body()))
+        return Response(b"here")
+
+    metrics = Metrics()
+    beside = "127.0.0.2" if which == "127.0.0.1" else "127.0.0.1"
+    async with listening(app_of(other), host=which) as url:
+        port = int(url.rpartition(":")[2])
+        name = url.replace(which, two_addresses)
+        async with (
+            listening(app_of(holder), host=beside, port=port),
+            entry(name, metrics=metrics) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            # Whichever the driver begins with: it takes turns.
+            for _ in range(3):
+                assert (await http.post(f"{front}/a%2Fb?q=%2B", content=b"{}")).content == b"here"
+        assert bodies == [(f"{two_addresses}:{port}", b"{}")] * 3
+        assert outcomes(metrics) == {"answered": 3}
+        # With nobody else under the name, the next URL.
+        async with (
+            listening(app_of(holder)) as second,
+            entry(name, second) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            assert (await http.post(front, content=b"{}")).content == b"here"
+
+
+async def test_addresses_of_a_name_are_not_asked_for_a_change_that_may_have_been_made(two_addresses: str) -> None:
+    async def holder(request: Request) -> Response:
+        asked.append(request.method)
+        return Response(b"here")
+
+    async def stranger(request: Request) -> Response:
+        asked.append(f"{request.method} of a stranger")
+        return Response(b"an error page", 502)
+
+    asked: list[str] = []
+    async with listening(stranger_of(stranger), host="127.0.0.2") as url:
+        port = int(url.rpartition(":")[2])
+        name = url.replace("127.0.0.2", two_addresses)
+        for method, status in (("GET", 200), ("POST", 504)):
+            asked.clear()
+            async with (
+                listening(app_of(holder), port=port),
+                entry(name) as front,
+                httpx.AsyncClient(timeout=PATIENCE_S) as http,
+            ):
+                answers = [await http.request(method, front, content=b"{}") for _ in range(2)]
+            assert status in [answer.status_code for answer in answers]
+            if method == "GET":
+                assert [answer.content for answer in answers] == [b"here", b"here"]
+            else:
+                assert len(asked) == len(answers), "each was sent once"
+
+
+async def test_addresses_of_a_name_that_all_refuse_are_asked_once_each(two_addresses: str) -> None:
+    asked: list[str] = []
+
+    async def other(request: Request) -> Response:
+        asked.append(request.method)
+        return Response(b"its own reason", 503, headers={NOT_SERVED: "unavailable"})
+
+    async with listening(app_of(other), host="127.0.0.2") as url:
+        port = int(url.rpartition(":")[2])
+        async with (
+            listening(app_of(other), port=port),
+            entry(url.replace("127.0.0.2", two_addresses)) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            answer = await http.post(front, content=b"{}")
+            assert (answer.status_code, answer.content) == (503, b"its own reason")
+            # Once under the name, then each address.
+            assert len(asked) == 3
 
 
 async def test_nobody_reachable_is_503_with_the_range_and_no_url() -> None:
@@ -419,6 +514,65 @@ async def test_refusal_of_a_holder_is_its_answer_and_nobody_else_is_asked() -> N
         assert (answer.status_code, answer.content) == (503, b"mine")
 
 
+STRANGERS: dict[str, tuple[int, dict[str, str]]] = {
+    "another application": (404, {}),
+    "one that wants a login": (401, {"www-authenticate": "Basic"}),
+    "one that moved": (302, {"location": "/login"}),
+    "a proxy": (502, {}),
+    "one that agrees to all": (200, {}),
+    "one with a word of its own": (404, {LEDGER: "main"}),
+    "another ledger": (404, {LEDGER: OTHER_LEDGER_ID.hex()}),
+    "another ledger that cannot answer": (503, {LEDGER: OTHER_LEDGER_ID.hex(), NOT_SERVED: "unavailable"}),
+    "one that does not hold it in another ledger": (421, {LEDGER: OTHER_LEDGER_ID.hex(), NOT_SERVED: "not_held"}),
+}
+"""What may be behind a URL that is wrong, and how it answers."""
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+@pytest.mark.parametrize("method", METHODS)
+async def test_answer_that_does_not_name_the_ledger_is_not_believed(who: str, method: str) -> None:
+    status, named = STRANGERS[who]
+
+    async def stranger(_: Request) -> Response:
+        return Response(b"a stranger's", status, headers=named)
+
+    async def holder(_: Request) -> Response:
+        return Response(b"here")
+
+    metrics, alone_metrics = Metrics(), Metrics()
+    body = b"" if method == "GET" else b'{"event_id": "e1"}'
+    goes_on = method == "GET" or named.get(LEDGER) == OTHER_LEDGER_ID.hex()
+    async with (
+        listening(stranger_of(stranger)) as wrong,
+        listening(app_of(holder)) as url,
+        entry(wrong, url, metrics=metrics) as front,
+        entry(wrong, metrics=alone_metrics) as alone,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        with capture_logs() as logged:
+            answer = await http.request(method, front, content=body)
+        (warned,) = logged
+        assert (warned["event"], warned["log_level"], warned["url"]) == ("holder_misdirected", "warning", wrong)
+        assert (warned["status"], warned["ledger"]) == (status, ledger_named(named.get(LEDGER)))
+        # It is asked after the others for a while, so that the next request does not go there.
+        again = await http.request(method, front, content=body)
+        assert (again.status_code, again.content) == (200, b"here")
+        refused = await http.request(method, alone, content=body)
+        assert "a stranger's" not in refused.text
+        error = refused.json()["error"]
+        if goes_on:
+            assert (answer.status_code, answer.content) == (200, b"here")
+            assert outcomes(metrics) == {"misdirected": 1, "answered": 2}
+            assert (refused.status_code, error["code"], error["reason"]) == (503, "unavailable", "holder")
+            assert "something else answers where --holders says" in error["message"]
+            assert outcomes(alone_metrics) == {"misdirected": 1, "unreachable": 1}
+        else:
+            assert (answer.status_code, answer.json()["error"]["event_id"]) == (504, "e1")
+            assert outcomes(metrics) == {"misdirected": 1, "broken": 1, "answered": 1}
+            assert (refused.status_code, error["code"], error["event_id"]) == (504, "unknown", "e1")
+            assert outcomes(alone_metrics) == {"misdirected": 1, "broken": 1}
+
+
 @pytest.mark.parametrize("how", ["closes", "is silent"])
 @pytest.mark.parametrize("method", METHODS)
 async def test_request_that_was_sent_is_sent_again_only_when_it_reads(method: str, how: str) -> None:
@@ -466,7 +620,8 @@ async def test_machine_of_a_silent_holder_is_asked_whether_it_is_there() -> None
 
 async def test_answer_that_breaks_off_is_not_taken_for_whole() -> None:
     metrics = Metrics()
-    begun = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+    named = f"{LEDGER}: {LEDGER_ID.hex()}\r\n".encode()
+    begun = b"HTTP/1.1 200 OK\r\n" + named + b"transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
     async with (
         breaking(begun) as (broken, _),
         entry(broken, metrics=metrics) as front,

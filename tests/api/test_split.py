@@ -18,12 +18,13 @@ from api.app import create_app
 from api.auth import Access, Caller, Role
 from api.forwarding import Forwarding
 from api.holders import Holders
+from api.ledger_name import LEDGER
 from api.metrics import Metrics
 from ledger.adapters.memory import MemoryContentStore, MemoryLog, MemoryViewStore
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition
-from tests.api.test_forwarding import app_of, breaking
+from tests.api.test_forwarding import app_of, breaking, stranger_of
 from tests.gateway.serving import listening
 from tests.test_holding import KEY, formatted, scope_in
 
@@ -37,26 +38,27 @@ async def replica(holder_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """Run a replica of partition 0 that takes ``holder_url`` for the holder of the others."""
     caller = Caller(namespace="n", principals=None, routes=("r",), roles=frozenset(Role))
     access = Access({hashlib.sha256(b"token").digest(): caller})
-    forwarding = Forwarding(Holders.parse(f"1-3={holder_url}"), Metrics(), answer_margin_s=0.0)
-    await forwarding.start()
-    try:
-        async with formatted() as world:
-            ledger = Ledger(
-                MemoryLog(world.topic, now_ms=wall_clock_ms),
-                MemoryContentStore(world.contents, now_ms=wall_clock_ms),
-                MemoryViewStore(),
-                KEY,
-                partitions=frozenset({Partition(0)}),
-                settings=LedgerSettings(commit_timeout_s=COMMIT_TIMEOUT_S),
-            )
-            async with ledger:
-                await ledger.start()
-                transport = httpx.ASGITransport(create_app(ledger, access, forwarding=forwarding))
-                headers = {"authorization": "Bearer token"}
+    async with formatted() as world:
+        ledger = Ledger(
+            MemoryLog(world.topic, now_ms=wall_clock_ms),
+            MemoryContentStore(world.contents, now_ms=wall_clock_ms),
+            MemoryViewStore(),
+            KEY,
+            partitions=frozenset({Partition(0)}),
+            settings=LedgerSettings(commit_timeout_s=COMMIT_TIMEOUT_S),
+        )
+        async with ledger:
+            await ledger.start()
+            holders = Holders.parse(f"1-3={holder_url}")
+            forwarding = Forwarding(holders, ledger.ledger_id, Metrics(), answer_margin_s=0.0)
+            await forwarding.start()
+            transport = httpx.ASGITransport(create_app(ledger, access, forwarding=forwarding))
+            headers = {"authorization": "Bearer token"}
+            try:
                 async with httpx.AsyncClient(transport=transport, base_url="http://replica", headers=headers) as http:
                     yield http
-    finally:
-        await forwarding.close()
+            finally:
+                await forwarding.close()
 
 
 def turn(name: str, principal: str = THERE, **rest: Any) -> dict[str, Any]:
@@ -87,7 +89,7 @@ async def test_batch_may_take_the_deadline_of_a_commit_for_each_turn_of_a_princi
         assert {one["status"] for one in results} == {200}
 
 
-@pytest.mark.parametrize("how", ["breaks", "is not the ledger"])
+@pytest.mark.parametrize("how", ["breaks", "is not the ledger", "cannot be understood"])
 async def test_parts_of_unknown_outcome_have_their_own_event_ids(how: str) -> None:
     sent: list[dict[str, Any]] = []
 
@@ -98,7 +100,7 @@ async def test_parts_of_unknown_outcome_have_their_own_event_ids(how: str) -> No
     parts = [turn("r1", event_id="e1"), turn("r2"), turn("r3", event_id=None), turn("r4", HERE)]
     async with (
         breaking() as (broken, _),
-        listening(app_of(other)) as url,
+        listening(stranger_of(other) if how == "is not the ledger" else app_of(other)) as url,
         replica(broken if how == "breaks" else url) as http,
     ):
         results = await publish(http, parts)
@@ -146,3 +148,41 @@ async def test_answer_about_other_parts_than_were_asked_is_no_answer(indexes: li
         looked_up = await http.post("/ledger/v1/lookups", json={"selectors": selectors})
         assert looked_up.status_code == 200
         assert [one["status"] for one in looked_up.json()["results"]] == [503, 404, 503]
+
+
+@pytest.mark.parametrize("other_ledger", [None, "ab" * 16], ids=["a stranger", "another ledger"])
+async def test_parts_that_a_stranger_has_answered_are_not_believed(other_ledger: str | None) -> None:
+    async def stranger(request: Request) -> Response:
+        named = {} if other_ledger is None else {LEDGER: other_ledger}
+        parts = await request.json()
+        if isinstance(parts, list):
+            return JSONResponse({"results": [accepted(index) for index in range(len(parts))]}, headers=named)
+        missing = {"code": "missing", "message": "it never existed"}
+        results = [{"index": index, "status": 404, "error": missing} for index in range(len(parts["selectors"]))]
+        return JSONResponse({"results": results}, headers=named)
+
+    async with listening(stranger_of(stranger)) as url, replica(url) as http:
+        results = await publish(http, [turn("r1", event_id="e1"), turn("r2", HERE)])
+        # Another ledger's answer is about another ledger; whose the other one is, nobody knows.
+        status, code = (504, "unknown") if other_ledger is None else (503, "unavailable")
+        assert [(one["status"], one.get("error", {}).get("code")) for one in results] == [(status, code), (200, None)]
+        assert results[0]["error"].get("event_id") == ("e1" if other_ledger is None else None)
+        selectors = [{"kind": "response", "id": "r9", "principal": principal} for principal in (THERE, HERE)]
+        looked_up = await http.post("/ledger/v1/lookups", json={"selectors": selectors})
+        assert [one["status"] for one in looked_up.json()["results"]] == [503, 404]
+
+
+async def test_next_address_of_a_name_is_asked_when_a_read_broke_off(two_addresses: str) -> None:
+    async def holder(_: Request) -> Response:
+        return JSONResponse({"results": [{"index": 0, "status": 404, "error": {"code": "missing", "message": "no"}}]})
+
+    async with breaking(host="127.0.0.2") as (url, taken):
+        port = int(url.rpartition(":")[2])
+        async with (
+            listening(app_of(holder), port=port),
+            replica(url.replace("127.0.0.2", two_addresses)) as http,
+        ):
+            selectors = [{"kind": "response", "id": "r1", "principal": THERE}]
+            looked_up = await http.post("/ledger/v1/lookups", json={"selectors": selectors})
+            assert [one["status"] for one in looked_up.json()["results"]] == [404]
+            assert taken, "the name server gives this address first"

@@ -12,9 +12,10 @@ from starlette.types import ASGIApp
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[str]:
-    """Serve ``app`` on a free port of loopback and give its URL; at the end its connections are dropped."""
-    listener = socket.create_server(("127.0.0.1", 0))
+async def listening(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve ``app`` on loopback, on a free port if none is given, and give its URL; at the end its connections are
+    dropped."""
+    listener = socket.create_server((host, port))
     # asyncio sets it only on sockets that name their protocol; without it an answer in two parts takes 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False)
@@ -24,7 +25,7 @@ async def listening(app: ASGIApp) -> AsyncIterator[str]:
     # Not `serve`: it handles signals, and it ends only at its next tick.
     await server.startup([listener])
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://{host}:{listener.getsockname()[1]}"
     finally:
         for listening_server in server.servers:
             listening_server.close()

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from api.forwarding import Forwarding
 from api.gateway.app import answers_within_s, create_gateway_app
@@ -19,11 +22,12 @@ from api.gateway.routing import Routing
 from api.gateway.service import Gateway
 from api.gateway.upstream import Upstream
 from api.holders import Holders
+from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER
 from api.metrics import Metrics
 from ledger.alias import partition_of
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Scope
-from tests.api.test_forwarding import breaking
+from tests.api.test_forwarding import breaking, stranger_of
 from tests.gateway.serving import listening
 from tests.gateway.world import base_config, config_from, key_of
 from tests.test_holding import KEY, PARTITION_COUNT, formatted
@@ -45,7 +49,7 @@ async def gateway_beside(holder_url: str, directory: Path) -> AsyncIterator[Asyn
         world = await stack.enter_async_context(formatted())
         ledger = await stack.enter_async_context(world.ledger(held))
         await ledger.start()
-        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), metrics)
+        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), ledger.ledger_id, metrics)
         await forwarding.start()
         stack.push_async_callback(forwarding.close)
         gateway = Gateway(
@@ -93,6 +97,35 @@ async def test_response_with_an_idempotency_key_is_asked_for_again_by_the_sdk(tm
         assert len(taken) == client.max_retries + 1
         assert refused.value.status_code == 504
         assert "same Idempotency-Key" in refused.value.message
+
+
+async def test_stranger_behind_the_url_of_a_holder_is_not_believed(tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    async def stranger(request: Request) -> Response:
+        taken.append(request.method)
+        return JSONResponse({"error": {"message": "No such response.", "code": "response_not_found"}}, 404)
+
+    async with listening(stranger_of(stranger)) as url, gateway_beside(url, tmp_path) as client:
+        with pytest.raises(APIStatusError) as refused:
+            await client.with_options(max_retries=0).responses.retrieve("resp_1")
+        assert (refused.value.status_code, refused.value.code) == (503, "ledger_unavailable")
+        with pytest.raises(APIStatusError) as refused:
+            await client.responses.delete("resp_1")
+        assert (refused.value.status_code, refused.value.code) == (504, "outcome_unknown")
+        assert taken == ["GET", "DELETE"]
+
+
+async def test_gateway_names_its_ledger_to_who_sends_a_request_on(tmp_path: Path) -> None:
+    async with gateway_beside("http://127.0.0.1:1", tmp_path) as client, httpx.AsyncClient() as http:
+        sent = {FORWARDED: "1", "authorization": f"Bearer {key_of(PRINCIPAL)}"}
+        for path, status in (("models", 200), ("responses/resp_1", 421)):
+            answer = await http.get(f"{client.base_url}{path}", headers=sent)
+            assert (answer.status_code, len(answer.headers.get(LEDGER, ""))) == (status, 32)
+            answer = await http.get(f"{client.base_url}{path}", headers=sent | {LEDGER: "00" * 16})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (421, OTHER_LEDGER)
+        answer = await http.get(f"{client.base_url}none", headers=sent)
+        assert (answer.status_code, answer.headers.get(LEDGER)) == (404, None)
 
 
 def test_operation_may_be_silent_only_for_whom_it_may_call(tmp_path: Path) -> None:
