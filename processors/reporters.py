@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledger.checkpoint import BadSignature, decode_checkpoint
-from ledger.errors import UndecodableRecord
+from ledger.errors import Unavailable, UndecodableRecord
 from ledger.log import EventLog, Record
 from ledger.reading import Gap, Silence, read
 from ledger.report import decode_report
@@ -64,7 +64,7 @@ class Reporters:
         self.watch = watch or PartitionWatch()
 
     async def read_on(self) -> None:
-        """Read what came since the last call. Raises ``Unavailable``."""
+        """Read what came since the last call. Raises ``Unavailable``, also for a report of a later release."""
         end = await self._reports.end(self._partition, timeout_s=ASK_TIMEOUT_S)
         async for record in read(self._reports, self._partition, self._position, end, gap=Gap.SKIPPED):
             self._take(record)
@@ -77,7 +77,14 @@ class Reporters:
             return
         try:
             report = decode_report(record.value)
-        except UndecodableRecord:
-            return
+        except UndecodableRecord as error:
+            if error.reason != "newer_format":
+                return
+            # Passed over, its disk would count as purged.
+            message = (
+                f"the reporter {key.hex()} of partition {self._partition} reports in a format of a later release: ask "
+                "with that release, or forget the reporter if its disk is gone"
+            )
+            raise Unavailable("upgrade", message) from error
         if report.partition == self._partition:
             self.watch.take_report(key, report, record.appended_at_ms)

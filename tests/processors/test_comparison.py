@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ledger.adapters.memory import MemoryLog, MemoryTopic
 from ledger.checkpoint import Checkpoint
+from ledger.errors import Unavailable
 from ledger.report import Report, ReporterKind, RowsStatement, encode_report
 from ledger.tables import Marker
 from ledger.turn import Offset, Partition
@@ -172,12 +173,16 @@ async def test_report_of_another_partition_is_an_alarm_and_one_of_a_later_releas
 
 def test_reporters_are_read_on_from_where_they_were_read_to() -> None:
     async def scenario() -> None:
-        topic = topic_of((A, encode_report(REPORT)), (B, encode_report(TWO)), (B, b"garbage"))
+        topic = topic_of((A, encode_report(REPORT)), (B, encode_report(TWO)), (B, b"\x01garbage"))
         reporters = Reporters(MemoryLog(topic, now_ms=lambda: 0), P0)
         await reporters.read_on()
         assert set(reporters.watch.heard) == {A, B}
         topic.land(P0, A, encode_report(replace(REPORT, position=9, anchor_offset=8)), 12)
         await reporters.read_on()
         assert reporters.watch.heard[A].report.position == 9
+        topic.land(P0, B, b"\x02of a later release", 13)
+        with pytest.raises(Unavailable) as refused:
+            await reporters.read_on()
+        assert (refused.value.reason, B.hex() in str(refused.value)) == ("upgrade", True)
 
     asyncio.run(scenario())
