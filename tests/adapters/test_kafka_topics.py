@@ -31,7 +31,9 @@ async def test_topic_that_an_older_ledger_lacks_is_made_with_its_number_of_parti
         await client.delete_topics([name])
     async with asyncio.timeout(TIMEOUT_S):
         # A broker forgets a deleted topic a little later than the controller, and would show the old one as the new.
-        while await check_topics(kafka_settings, replication_factor=1) != [f"{name} does not exist"]:
+        while True:
+            if await check_topics(kafka_settings, replication_factor=1) == [f"{name} does not exist"]:
+                break
             await asyncio.sleep(0.05)
     assert await create_topics(kafka_settings, partition_count=PARTITION_COUNT + 1, replication_factor=1) == [name]
     assert await check_topics(kafka_settings, partition_count=PARTITION_COUNT, replication_factor=1) == []
