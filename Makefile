@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$python" && break; done)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+# The tests start hundreds of Python processes; without the compiled modules each of them would compile its own.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Print this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

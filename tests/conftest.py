@@ -16,6 +16,25 @@ hypothesis.settings.register_profile("tests", deadline=None, print_blob=True, ma
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
+# Where most tests take seconds: they wait for brokers and processes.
+LONG = (
+    "tests/processors/",
+    "tests/e2e/",
+    "tests/broker/",
+    "tests/adapters/test_three_brokers.py",
+    "tests/adapters/test_kafka_faults.py",
+    "tests/cli/test_demo.py",
+    "tests/docs/test_readme.py",
+    "tests/gateway/conformance/",
+    "tests/gateway/test_partial_gateways.py",
+    "tests/simulation/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long tests first: what two processes share between them at the end of a run is short."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

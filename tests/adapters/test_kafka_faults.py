@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from broker.launcher import Cluster
-from broker.settings import ClusterSettings
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
-from ledger.adapters.kafka_nodes import KafkaNodes
-from ledger.adapters.kafka_settings import TURNS, KafkaSettings
+from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.memory import MemoryViewStore
 from ledger.content import ContentRef
 from ledger.errors import Unavailable
-from ledger.log import Appended, AppendUncertain
+from ledger.log import AppendUncertain
 from ledger.turn import Position
-from tests.adapters.kafka_world import P0, TIMEOUT_S, append, made_topics, read_to
-
-HEALED_S = 15.0
-"""Bound on the time until an adapter works again after its broker does."""
-Answer = TypeVar("Answer")
-
-
-async def when_healed(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return the first answer that is not a refusal, within ``HEALED_S``."""
-    async with asyncio.timeout(HEALED_S):
-        while True:
-            try:
-                return await call()
-            except (Unavailable, AppendUncertain):
-                await asyncio.sleep(0.05)
-
-
-async def topics_on(cluster: Cluster, *, replication_factor: int = 1) -> KafkaSettings:
-    """Make topics, also when the cluster is only just coming back from what the test before did to it."""
-    return await when_healed(lambda: made_topics(cluster.bootstrap, replication_factor=replication_factor))
+from tests.adapters.healing import HEALED_S, topics_on, when_healed
+from tests.adapters.kafka_world import P0, TIMEOUT_S, append, read_to
 
 
 @pytest.fixture
@@ -149,48 +128,3 @@ async def test_unreachable_broker_is_unavailable_and_not_uncertain() -> None:
     with pytest.raises(Unavailable):
         await log.tail({P0: Position(0)})
     await log.close()
-
-
-@pytest.fixture(scope="module")
-def three_brokers() -> Iterator[Cluster]:
-    with Cluster(ClusterSettings(brokers=3)) as cluster:
-        yield cluster
-
-
-async def leader_of(settings: KafkaSettings) -> int:
-    """Return the leader of partition 0, once the broker that is asked has heard of the new topic."""
-    nodes = KafkaNodes(settings)
-    try:
-        async with asyncio.timeout(HEALED_S):
-            while True:
-                _, metadata = await nodes.metadata_of_any(settings.topic(TURNS))
-                if P0 in metadata.partitions and metadata.partitions[P0].leader > 0:
-                    return metadata.partitions[P0].leader
-                await asyncio.sleep(0.05)
-    finally:
-        await nodes.close()
-
-
-async def test_leader_that_was_deposed_while_paused_gives_no_old_end(three_brokers: Cluster) -> None:
-    settings = await topics_on(three_brokers, replication_factor=3)
-    leader = await leader_of(settings)
-    reader, writer = KafkaLog(settings), KafkaLog(settings)
-    await when_healed(lambda: writer.append(P0, b"key", b"before", timeout_s=5.0))
-    await reader.end(P0, timeout_s=TIMEOUT_S)
-    # The reader's question waits in the leader's socket and is answered by it when it wakes up.
-    three_brokers.pause(leader - 1)
-    try:
-        appended: Appended = await when_healed(lambda: writer.append(P0, b"key", b"after", timeout_s=10.0))
-        asked = [asyncio.create_task(reader.end(P0, timeout_s=10.0)) for _ in range(10)]
-        await asyncio.sleep(0)
-    finally:
-        three_brokers.resume(leader - 1)
-    for _ in range(50):
-        asked.append(asyncio.create_task(reader.end(P0, timeout_s=10.0)))
-        await asyncio.sleep(0.01)
-    ends = await asyncio.gather(*asked, return_exceptions=True)
-    # While the brokers settle a question may stay without an answer; none may get an old one.
-    assert all(isinstance(end, int | Unavailable) for end in ends), ends
-    assert all(end > appended.offset for end in ends if isinstance(end, int))
-    assert await when_healed(lambda: reader.end(P0, timeout_s=10.0)) > appended.offset
-    await asyncio.gather(reader.close(), writer.close())

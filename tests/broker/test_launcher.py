@@ -42,16 +42,6 @@ async def first_value(bootstrap: str, topic: str) -> bytes | None:
         return value
 
 
-async def in_sync_replicas(bootstrap: str, topic: str) -> set[int]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        [description] = await admin.describe_topics([topic])
-    finally:
-        await admin.close()
-    return set(description["partitions"][0]["isr"])
-
-
 def own_processes() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
@@ -115,19 +105,6 @@ async def test_a_killed_broker_comes_back_with_its_data_and_port() -> None:
         cluster.restart(0)
         assert cluster.bootstrap == bootstrap
         assert await first_value(bootstrap, topic) == b"before the kill"
-
-
-async def test_three_brokers_are_ready_when_every_replica_is_in_sync() -> None:
-    with Cluster(ClusterSettings(brokers=3)) as cluster:
-        topic = await create_topic(cluster.bootstrap, copies=3)
-        cluster.wait_until_ready()
-        assert await in_sync_replicas(cluster.bootstrap, topic) == {1, 2, 3}
-
-        cluster.pause(1)
-        cluster.kill(2)
-        cluster.resume(1)
-        cluster.restart(2)
-        assert await in_sync_replicas(cluster.bootstrap, topic) == {1, 2, 3}
 
 
 def test_a_launcher_killed_with_sigkill_leaves_no_broker_behind() -> None:

@@ -7,8 +7,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from ledger.alias import AliasKey
 from ledger.composition import open_kafka
 from ledger.policy import Policy
 from ledger.turn import Content, Owner, Scope, Selector, SelectorKind, Turn
+from tests.forked import Forked
 
 READY_PREFIX = "turnledger serving on "
 START_TIMEOUT_S = 60.0
@@ -63,45 +62,37 @@ class Service:
         self._deployment = deployment
         self._options = ("--port", str(port), *options)
         self.directory = deployment.directory / name
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Forked | None = None
         self.url = ""
 
     async def start(self) -> None:
         """Start and return when it serves."""
-        command = [
-            sys.executable, "-m", "cli", "serve", "--directory", str(self.directory), *self._options,
+        words = [
+            "serve", "--directory", str(self.directory), *self._options,
             "--bootstrap", self._deployment.kafka.bootstrap, "--prefix", self._deployment.kafka.prefix,
             "--alias-key-file", str(self._deployment.key_file), "--log-level", "error",
         ]  # fmt: skip
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment
-        )
-        assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), START_TIMEOUT_S)
-        assert line.decode().startswith(READY_PREFIX), f"the service ended with {await self._process.wait()}"
-        self.url = line.decode().removeprefix(READY_PREFIX).strip()
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
+        self._process = await asyncio.to_thread(Forked, *words, environ=environ)
+        line = await asyncio.wait_for(asyncio.to_thread(self._process.output.readline), START_TIMEOUT_S)
+        assert line.startswith(READY_PREFIX), f"the service ended with {await self.kill()}"
+        self.url = line.removeprefix(READY_PREFIX).strip()
 
     def client(self, *, token: str | None = None) -> LedgerClient:
         """Return a client of this process."""
         return LedgerClient(self.url, token=token)
 
-    async def kill(self) -> None:
-        """End it with SIGKILL."""
-        await self._end(signal.SIGKILL)
+    async def kill(self) -> int:
+        """End it with SIGKILL; return its exit code."""
+        return await self._end(signal.SIGKILL)
 
     async def stop(self) -> int:
         """End it with SIGTERM; return its exit code."""
         return await self._end(signal.SIGTERM)
 
-    async def _end(self, number: int) -> int:
-        if self._process is None:
-            return 0
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-        code = await self._process.wait()
-        self._process = None
-        return code
+    async def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        return 0 if process is None else await asyncio.to_thread(process.end, number)
 
 
 @asynccontextmanager

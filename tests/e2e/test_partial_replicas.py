@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import itertools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +28,7 @@ from ledger.policy import Policy
 from ledger.turn import Content, Partition, Scope, Selector, SelectorKind, Turn
 from ledger.wire import turn_body
 from tests.e2e.replicas import PORTABLE, Deployment, Service, deploy, free_port
+from tests.forked import Forked
 
 PARTITION_COUNT = 4
 TOKEN = "anybody"  # the token of a test
@@ -400,15 +399,16 @@ async def test_ranges_that_do_not_fit_the_log_end_the_process_before_it_makes_an
     kafka_bootstrap: str, tmp_path: Path, partitions: str, holders: str, reason: str
 ) -> None:
     deployment, _ = await deployed(kafka_bootstrap, tmp_path)
-    command = [
-        sys.executable, "-m", "cli", "serve", "--port", "0", "--directory", str(tmp_path / "state"),
+    words = [
+        "serve", "--port", "0", "--directory", str(tmp_path / "state"),
         "--bootstrap", deployment.kafka.bootstrap, "--prefix", deployment.kafka.prefix,
         "--alias-key-file", str(deployment.key_file), "--partitions", partitions,
         *(("--holders", holders) if holders else ()),
     ]  # fmt: skip
-    ran = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, check=False, timeout=60, env=dict(os.environ)
-    )
-    assert ran.returncode == 2, ran.stderr
-    assert reason in ran.stderr
+    log = tmp_path / "serve.log"
+    process = await asyncio.to_thread(Forked, *words, environ=os.environ, log=log)
+    code = await asyncio.to_thread(process.wait, 60)
+    process.end()
+    assert code == 2, log.read_text()
+    assert reason in log.read_text()
     assert not (tmp_path / "state").exists()

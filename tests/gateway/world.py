@@ -11,9 +11,8 @@ import asyncio
 import hashlib
 import itertools
 import os
+import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.settings import LedgerSettings
 from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment, free_port
+from tests.forked import Forked
 from tests.gateway.serving import listening
 
 PRINCIPALS = [f"tenant-{number}" for number in range(1000)]
@@ -309,12 +309,12 @@ class GatewayProcess:
         self._environ = environ or {}
         self._directory = directory
         self._log_options = log_options
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
         self.port = free_port()
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.code is None
 
     def replica(self) -> Replica:
         """Return it as a replica; whoever asks closes that."""
@@ -327,34 +327,24 @@ class GatewayProcess:
 
     def launch(self) -> None:
         """Start it; ``await_ready`` waits until it serves."""
-        command = [
-            sys.executable, "-m", "cli", "gateway", "--config", str(self._config), "--port", str(self.port),
+        words = [
+            "gateway", "--config", str(self._config), "--port", str(self.port),
             "--directory", str(self._directory), "--log-level", "error", *self._log_options,
         ]  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            env={**environment, **self._environ},
-            text=True,
-        )
+        self._process = Forked(*words, environ={**environment, **self._environ})
 
     def await_ready(self) -> None:
         """Return when it serves."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._process.output.readline()
         assert line.startswith(READY_PREFIX), f"the gateway ended with {self._process.wait(START_TIMEOUT_S)}"
 
     def stop(self, *, kill: bool = False) -> None:
         """End it and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
-            (process.kill if kill else process.terminate)()
-            process.wait(START_TIMEOUT_S)
-            if process.stdout is not None:
-                process.stdout.close()
+            process.end(signal.SIGKILL if kill else signal.SIGTERM)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,13 +7,10 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -27,6 +24,7 @@ from processors.composition import locked
 from processors.status import TableStatus, table_statuses
 from tests.adapters.kafka_world import made_topics
 from tests.cli.conftest import CONTINUED, PORTABLE, Ran, Run, home, ndjson, run, serving
+from tests.forked import Forked
 from tests.processors.world import (
     PARTITIONS,
     bootstrapped,
@@ -59,27 +57,24 @@ class Process:
         key_file = str(directory / "checkpoint.key")
         self._words = ["process", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--port", "0"]
         self._words += ["--directory", str(directory / name), "--checkpoint-key-file", key_file]
-        self._log: IO[bytes] = (directory / f"{name}.log").open("ab")
-        self.child: subprocess.Popen[bytes] | None = None
+        self._log = directory / f"{name}.log"
+        self._log.touch()
+        self._child: Forked | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "cli", *self._words]
-        self.child = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=dict(os.environ))
+        self._child = Forked(*self._words, environ=os.environ, log=self._log)
 
-    def signal(self, number: int) -> None:
-        assert self.child is not None
-        self.child.send_signal(number)
+    def send(self, number: signal.Signals) -> None:
+        assert self._child is not None
+        self._child.send(number)
+
+    def wait(self, timeout_s: float) -> int:
+        assert self._child is not None
+        return self._child.wait(timeout_s)
 
     def kill(self) -> None:
-        assert self.child is not None
-        self.child.kill()
-        self.child.wait()
-
-    def end(self) -> None:
-        if self.child is not None and self.child.poll() is None:
-            self.child.send_signal(signal.SIGCONT)
-            self.kill()
-        self._log.close()
+        if self._child is not None:
+            self._child.end()
 
 
 @contextmanager
@@ -89,7 +84,7 @@ def processes(settings: KafkaSettings, directory: Path, *names: str) -> Iterator
         yield found
     finally:
         for one in found:
-            one.end()
+            one.kill()
 
 
 @asynccontextmanager
@@ -118,16 +113,15 @@ async def test_worker_makes_tables_erases_and_stops_in_order(kafka_bootstrap: st
     settings = await made_topics(kafka_bootstrap, overrides={CONTENT: FAST, TABLES: FAST})
     with processes(settings, tmp_path, "worker") as (process,):
         async with replica(settings, tmp_path / "replica") as ledger, watching(settings) as outside:
-            process.start()
+            await asyncio.to_thread(process.start)
             await ledger.committer.commit(turn("a", text="hello"))
             await until(outside.is_caught_up)
             words = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
             status = await asyncio.to_thread(run, "process", "status", "--json", *words)
             assert (status.code, status.json()["healthy"]) == (0, True)
             assert [one["lag"] for one in status.json()["partitions"]] == [0, 0]
-        process.signal(signal.SIGTERM)
-        assert process.child is not None
-        assert await asyncio.to_thread(process.child.wait, 20) == 0
+        process.send(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == 0
 
 
 async def test_worker_process_hears_reports_and_raises_an_alarm_at_the_first_difference(
@@ -143,7 +137,7 @@ async def test_worker_process_hears_reports_and_raises_an_alarm_at_the_first_dif
 
     with processes(settings, tmp_path, "worker") as (process,):
         async with replica(settings, tmp_path / "replica", limits=limits) as ledger, watching(settings) as outside:
-            process.start()
+            await asyncio.to_thread(process.start)
             await publish(ledger, 40)
             await until(outside.is_caught_up)
             await until(lambda: is_compared(settings, "tampered"))
@@ -232,10 +226,10 @@ async def test_partitions_are_taken_over_within_the_bound_after_a_kill(
 ) -> None:
     with processes(kafka_settings, tmp_path, "one", "two") as (one, two):
         async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
-            one.start()
+            await asyncio.to_thread(one.start)
             await publish(ledger, 40)
             await until(outside.is_caught_up)
-            two.start()
+            await asyncio.to_thread(two.start)
             await until(lambda: b"lane_restored" in (tmp_path / "two.log").read_bytes())
             await until(outside.is_caught_up)
             one.kill()
@@ -254,12 +248,12 @@ async def test_tables_verify_after_kills_at_any_moment(kafka_settings: KafkaSett
     with processes(kafka_settings, tmp_path, "one", "two") as both:
         async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
             for process in both:
-                process.start()
+                await asyncio.to_thread(process.start)
             for number in range(20):
                 publishing = asyncio.create_task(publish(ledger, 100))
                 await asyncio.sleep(chance.uniform(0.2, 3.0))
                 both[number % 2].kill()
-                both[number % 2].start()
+                await asyncio.to_thread(both[number % 2].start)
                 await publishing
                 store, results = await bootstrapped(kafka_settings)
                 # What is there verifies at every moment, or there is nothing yet.
@@ -276,15 +270,15 @@ async def test_worker_that_was_paused_until_it_was_replaced_writes_nothing_old(
 ) -> None:
     with processes(kafka_settings, tmp_path, "one", "two") as (one, two):
         async with replica(kafka_settings, tmp_path / "replica") as ledger, watching(kafka_settings) as outside:
-            one.start()
+            await asyncio.to_thread(one.start)
             await publish(ledger, 40)
             await until(outside.is_caught_up)
             publishing = asyncio.create_task(publish(ledger, 400))
-            one.signal(signal.SIGSTOP)
-            two.start()
+            one.send(signal.SIGSTOP)
+            await asyncio.to_thread(two.start)
             await publishing
             await until(outside.is_caught_up)
-            one.signal(signal.SIGCONT)
+            one.send(signal.SIGCONT)
             for _ in range(4):
                 await publish(ledger, 40)
                 await until(outside.is_caught_up)
