@@ -18,7 +18,17 @@ from ledger.errors import Unavailable, UndecodableRecord
 from ledger.log import EventLog, LogGap, Record, RecordBatch
 from ledger.rows import Kind, MetaRow
 from ledger.table import Rows, decode_row, partition_prefix
-from ledger.tables import MARKER_KEY, Marker, TableCopy, TableState, agrees, decode_marker, is_row, is_supported
+from ledger.tables import (
+    MARKER_KEY,
+    NO_ROWS,
+    Marker,
+    TableCopy,
+    TableState,
+    agrees,
+    decode_marker,
+    is_row,
+    is_supported,
+)
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
@@ -100,7 +110,11 @@ async def read_table(copy: TableCopy, state: TableState, tables: EventLog, progr
 
 
 class _Reading:
-    """A table on its way into local rows."""
+    """A table on its way into local rows.
+
+    What is wrong with a record is remembered and not raised at once: a marker of no rows may follow, behind which the
+    table was made again, and of what lies before it nothing counts, although only compaction takes it away.
+    """
 
     def __init__(self, copy: TableCopy, state: TableState, end: Position) -> None:
         self._copy = copy
@@ -112,8 +126,8 @@ class _Reading:
         self._has_ended = False
         self._meta: bytes | None = None
         """The last meta row that was read."""
-        self._unreadable: UndecodableRecord | None = None
-        """Why a row could not be taken; what follows is read for the rules that it was made with, and not taken."""
+        self._problem = ""
+        """Why the table cannot be used; no row is taken from there on."""
 
     @property
     def is_done(self) -> bool:
@@ -121,43 +135,62 @@ class _Reading:
         if self._has_ended:
             return True
         is_closed = not self.pending and self.state.marker is not None
-        return self.position >= self._end and (is_closed or self._unreadable is not None)
+        return self.position >= self._end and (is_closed or bool(self._problem))
 
     async def take(self, batch: RecordBatch) -> None:
         """Take records of the table, up to the first marker that nothing below the end follows."""
         for record in batch.records:
             if self._has_ended:
                 return
-            if record.key is None:
-                raise TableRefused("unreadable", f"the record at {record.offset} has no key")
             if record.key == MARKER_KEY:
-                self._apply(record.offset + 1, _marker(record))
+                await self._take_marker(record)
                 # One more offset is the control record that ended the transaction.
                 self._has_ended = record.offset + 2 >= self._end
-            elif is_row(record.key):
+            elif record.key is not None and is_row(record.key):
                 if record.key == Kind.META:
                     self._meta = record.value
                 self.pending[record.key] = record.value
                 if len(self.pending) >= PENDING_ROWS_MAX:
                     self._apply(record.offset + 1, None)
                     await asyncio.sleep(0)
-            elif record.value is not None:
-                raise TableRefused("unreadable", f"the record at {record.offset} has a key of no kind")
+            elif record.key is None or record.value is not None:
+                self._problem = self._problem or f"the record at {record.offset} has a key of no kind"
         self.position = batch.next_position
+
+    async def _take_marker(self, record: Record) -> None:
+        try:
+            marker = decode_marker(record.value)
+        except UndecodableRecord as error:
+            if error.reason == "newer_format":
+                raise TableRefused("upgrade", f"the marker at {record.offset} cannot be read: {error}") from None
+            self._problem = self._problem or f"the marker at {record.offset} cannot be read: {error}"
+            self.pending = {}
+            return
+        if not marker.rows_count and marker.rows_digest == NO_ROWS:
+            self.pending = {}
+            self._problem = ""
+            self._meta = None
+            await self._begin_anew(record.offset + 1, marker)
+        self._apply(record.offset + 1, marker)
+
+    async def _begin_anew(self, position: int, marker: Marker) -> None:
+        if self.state.rows_count or self.state.rows_digest != NO_ROWS:
+            await wipe(self._copy)
+        self.state = TableState(tables_id=self.state.tables_id, position=position, marker=marker)
 
     def _apply(self, position: int, marker: Marker | None) -> None:
         pending, self.pending = self.pending, {}
-        if self._unreadable is None:
+        if not self._problem:
             try:
                 self.state = self._copy.apply(self.state, pending, position, marker)
             except UndecodableRecord as error:
-                self._unreadable = error
+                self._problem = str(error)
 
     def check(self) -> None:
-        """Refuse a table with a row that cannot be read: damaged, or of rules that this build does not know."""
-        if self._unreadable is not None:
-            reason = "unreadable" if self._meta is not None and _is_known(self._meta) else "upgrade"
-            raise TableRefused(reason, f"the table of partition {self._copy.partition}: {self._unreadable}")
+        """Refuse a table that cannot be used: damaged, or of rules that this build does not know."""
+        if self._problem:
+            reason = "upgrade" if self._meta is not None and not _is_known(self._meta) else "unreadable"
+            raise TableRefused(reason, f"the table of partition {self._copy.partition}: {self._problem}")
 
 
 def _is_known(meta_row: bytes) -> bool:
@@ -167,14 +200,6 @@ def _is_known(meta_row: bytes) -> bool:
     except UndecodableRecord:
         return False
     return isinstance(meta, MetaRow) and is_supported(meta)
-
-
-def _marker(record: Record) -> Marker:
-    try:
-        return decode_marker(record.value)
-    except UndecodableRecord as error:
-        reason = "upgrade" if error.reason == "newer_format" else "unreadable"
-        raise TableRefused(reason, f"the marker at {record.offset} cannot be read: {error}") from None
 
 
 def check_table(copy: TableCopy, state: TableState, log_id: str) -> tuple[Marker, MetaRow]:
@@ -202,7 +227,7 @@ def check_table(copy: TableCopy, state: TableState, log_id: str) -> tuple[Marker
 def needs_bootstrap(store: ViewStore, partition: Partition) -> bool:
     """Return whether a partition has no rows yet, or an unfinished copy of its table."""
     prefix = partition_prefix(partition)
-    return store.get(prefix + Kind.META) is None or TableCopy(store, partition).load() is not None
+    return store.get(prefix + Kind.META) is None or TableCopy(store, partition).is_begun
 
 
 async def bootstrap(

@@ -2,7 +2,7 @@
 
 They are what makes scans possible: the nodes of a lineage, the living responses of a principal, what is to be forgotten
 when. Since a row has always exactly these, nobody has to be told of them: the fold does not write them one by one, and
-a table does not carry them (two thirds of what a turn changes are such entries). Whoever has the rows has them too.
+a table does not carry them (more than half of what a turn changes are such entries). Whoever has the rows has them too.
 
 The queue also holds tasks that follow from no row (releases, sweeps, removals, lineages): those are rows of their own.
 """
@@ -31,9 +31,7 @@ from ledger.turn import RUNNING
 Entry = tuple[bytes, bytes]
 """Key (kind and rest, without the partition) and value of an index entry."""
 
-_DERIVED_TASKS = frozenset(
-    task[0] for task in (Task.FORGET_EVENT, Task.FORGET_KEY, Task.FORGET_TOMBSTONE, Task.END_RESPONSE)
-)
+_DERIVED_TASKS = frozenset({Task.FORGET_EVENT, Task.FORGET_KEY, Task.FORGET_TOMBSTONE, Task.END_RESPONSE})
 """Of the queue, the tasks whose entries follow from rows; of the other index kinds all do."""
 _DERIVED_KINDS = frozenset(kind[0] for kind in INDEX_KINDS - {Kind.QUEUE})
 _NONE: tuple[Entry, ...] = ()
@@ -44,7 +42,7 @@ _QUEUE, _TASK_AT = Kind.QUEUE[0], 9
 def is_derived(key: bytes, start: int = 0) -> bool:
     """Return whether the row whose key (kind and rest) begins at ``start`` is an entry that follows from another."""
     kind = key[start]
-    return kind in _DERIVED_KINDS or (kind == _QUEUE and key[start + _TASK_AT] in _DERIVED_TASKS)
+    return kind in _DERIVED_KINDS or (kind == _QUEUE and key[start + _TASK_AT : start + _TASK_AT + 1] in _DERIVED_TASKS)
 
 
 def forgets_event_at_ms(row: EventRow) -> int:

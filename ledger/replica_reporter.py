@@ -26,10 +26,9 @@ from ledger.verdict import Fact
 logger = structlog.get_logger("ledger.replica_reporter")
 
 DIGEST_ROWS = 200
-"""Rows digested before the event loop runs: about a millisecond, for which a read would wait."""
+"""Rows digested before the event loop runs: one or two milliseconds, for which a read would wait."""
 DIGEST_SHARE = 0.2
 """The part of one core that a digest may take."""
-PREFIX_BYTES = 2
 
 
 class Digests:

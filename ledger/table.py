@@ -208,13 +208,13 @@ class Rows:
                 indexes[entry[0]].put(prefix + entry, value)
         self._underived.clear()
 
-    def put_index(self, kind: bytes, key: bytes, value: bytes = b"") -> None:
-        """Write an entry of an index kind that follows from no row."""
-        self._indexes[kind[0]].put(self._prefix + kind + key, value)
+    def enqueue(self, key: bytes) -> None:
+        """Put a task that follows from no row into the queue; ``key``: due time, task, subject."""
+        self._indexes[_QUEUE].put(self._prefix + Kind.QUEUE + key, b"")
 
-    def delete_index(self, kind: bytes, key: bytes) -> None:
-        """Delete an entry of an index kind."""
-        self._indexes[kind[0]].delete(self._prefix + kind + key)
+    def dequeue(self, key: bytes) -> None:
+        """Take a task out of the queue."""
+        self._indexes[_QUEUE].delete(self._prefix + Kind.QUEUE + key)
 
     def scan(self, kind: bytes, lower: bytes, upper: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return up to ``limit`` entries of an index kind with ``lower <= key < upper``, ascending, changes

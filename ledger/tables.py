@@ -26,7 +26,7 @@ from ledger import codec
 from ledger.derived import Entry, derivations, is_derived
 from ledger.errors import UndecodableRecord
 from ledger.purged import purged_key, unpurged
-from ledger.rows import FOLDED_KINDS, LocalKind, MetaRow
+from ledger.rows import FOLDED_KINDS, Kind, LocalKind, MetaRow
 from ledger.table import decode_row, folded_rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
@@ -74,6 +74,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     tables_id: str
     """Identity of the topic that was read."""
     format: int = TABLE_FORMAT
+    """A copy of another format is made anew: it holds, and digests, other rows."""
     position: int = 0
     """Next offset of the topic ``tables`` to read."""
     rows_digest: bytes = NO_ROWS
@@ -180,10 +181,10 @@ def pair_digests(rows: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def scan_digests(rows: Iterable[tuple[bytes, bytes]]) -> tuple[int, int]:
-    """Return what stored rows, by key with the partition, add to a row digest, and to the number of rows.
+    """Return what stored rows, by key with the partition, add to a row digest, and how many of them tables carry.
 
-    Rows that tables do not carry add nothing, if over the whole partition the derived entries are those that follow
-    from the rows; else they add the difference, and the digest is that of no table.
+    The others add nothing, if over the whole partition the derived entries are those that follow from the rows; else
+    they add the difference, and the digest is that of no table.
     """
     carried: list[tuple[bytes, bytes]] = []
     stored: list[Entry] = []
@@ -197,7 +198,7 @@ def scan_digests(rows: Iterable[tuple[bytes, bytes]]) -> tuple[int, int]:
         elif key[:1] in FOLDED_KINDS:
             stored.append((key, row))
     total = pair_digests(carried) + pair_digests(stored) - pair_digests(derived)
-    return total, len(carried) + len(stored) - len(derived)
+    return total, len(carried)
 
 
 def table_change(
@@ -251,7 +252,10 @@ def digest_of(store: ViewStore, partition: Partition) -> tuple[bytes, int]:
 def _entries(key: bytes, row: bytes) -> tuple[Entry, ...]:
     """Return the entries that follow from an encoded row. Raises ``UndecodableRecord``."""
     derive = derivations.get(key[0])
-    return () if derive is None else derive(key, decode_row(key, row))
+    try:
+        return () if derive is None else derive(key, decode_row(key, row))
+    except struct.error:
+        raise UndecodableRecord("malformed", f"a row of kind {key[:1]!r} has a number out of range") from None
 
 
 class TableCopy:
@@ -261,6 +265,11 @@ class TableCopy:
         self.store = store
         self.partition = partition
         self._prefix = partition_prefix(partition)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a copy was begun and not finished, by whatever release."""
+        return self.store.get(self._prefix + LocalKind.TABLE_STATE) is not None
 
     def load(self) -> TableState | None:
         """Return the state of the copy; None when there is none, or one of another release."""
@@ -307,9 +316,12 @@ class TableCopy:
         return entries
 
     def wipe(self) -> Iterator[None]:
-        """Delete every row that was folded or copied, a bounded number at each step; the state goes first, and what
-        is said of purges, since the rows that follow may be erased ones."""
-        changes = self.state_change(None)
+        """Delete every row that was folded or copied, a bounded number at each step.
+
+        First go the meta row and the state, so that the rest is never taken for rows of a position, and what is said of
+        purges, since the rows that follow may be erased ones.
+        """
+        changes = self.state_change(None) | {self._prefix + Kind.META: None}
         was_purged = self.store.get(purged_key(self.partition)) is not None
         if was_purged or next(folded_rows(self.store, self.partition), None) is not None:
             changes |= unpurged(self.partition)

@@ -159,7 +159,8 @@ class _Table:
         async for record in _records(self._tables, self._partition, self._position, end):
             key = record.key or b""
             if key == MARKER_KEY:
-                self._folded_to = max(self._folded_to, _position(record.value))
+                # Not the highest: a table that is made again begins at 0, without the nodes that it will have.
+                self._folded_to = _position(record.value)
             elif key[:1] == Kind.NODE:
                 offset = int.from_bytes(key[1:], "big")
                 if record.value is None:

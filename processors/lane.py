@@ -26,7 +26,7 @@ from ledger.checkpoint import Signer
 from ledger.errors import StoreFailed, Unavailable
 from ledger.facts import encode_fact, fact_key
 from ledger.fold import UnsupportedUpgrade, is_anchor
-from ledger.log import EventLog, Record, RecordBatch
+from ledger.log import BoundedLog, EventLog, Record, RecordBatch
 from ledger.partition import Part, PartitionState, fold_part
 from ledger.purged import Purged, swept_position
 from ledger.reading import read
@@ -70,7 +70,7 @@ ASK_TIMEOUT_S = 10.0
 class LaneParts:
     """What every lane is made of."""
 
-    log: EventLog
+    log: BoundedLog
     tables: EventLog
     start_writer: StartWriter
     open_store: Callable[[Partition], PurgeableStore]
@@ -198,7 +198,17 @@ class Lane:
         return True
 
     async def _begin_anew(self) -> None:
-        """Empty the table and the local rows, so that the fold begins at the first record of the log."""
+        """Empty the table and the local rows, so that the fold begins at the first record of the log.
+
+        Raises ``LaneStopped`` when that record is not there any more: the table is left, whatever is wrong with it.
+        """
+        log_first = await self._parts.log.first(self.partition, timeout_s=ASK_TIMEOUT_S)
+        if log_first > 0:
+            message = (
+                f"the table of partition {self.partition} cannot be used, and the log that it could be made again from "
+                f"begins at {log_first}; restore the topics from a backup"
+            )
+            raise LaneStopped(Unavailable("log_gap", message))
         await wipe(self._copy)
         stale = sorted(await self._table_keys())
         marker = marker_of(Rows(self.store, self.partition).meta, self._log_id, NO_ROWS, 0)
@@ -210,7 +220,7 @@ class Lane:
                 deleted: list[tuple[bytes, bytes | None]] = [
                     (key, None) for key in stale[first : first + RESET_KEYS_MAX]
                 ]
-                # A marker of no rows after each part: it verifies for nobody until all are gone.
+                # A marker of no rows after each part: a reader begins anew behind it.
                 written = await self._writer.write({TABLES: [*deleted, (MARKER_KEY, encode_marker(marker))]})
                 position = written[TABLES] + 1
         self._state = TableState(tables_id=self._tables_id, position=position, marker=marker)

@@ -353,9 +353,10 @@ class Materializer:
     async def _learn_ends(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
             try:
-                slot.end = await self._log.end(slot.partition, timeout_s=ENDS_TIMEOUT_S)
+                end = await self._log.end(slot.partition, timeout_s=ENDS_TIMEOUT_S)
             except Unavailable:
                 continue
+            slot.learn_end(end, time.monotonic())
             await self._leave_hint(slot)
             if slot.is_silent(time.monotonic(), self._dry_at_s):
                 logger.warning("tail_silent", partition=slot.partition)

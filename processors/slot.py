@@ -48,6 +48,8 @@ class Slot:
     failures: int = 0
     end: Position | None = None
     progressed_at_s: float = 0.0
+    behind_at_s: float = 0.0
+    """When the end was first seen beyond ``read_to``."""
     ticked_at_s: float = 0.0
     ticking: asyncio.Task[None] | None = None
 
@@ -88,10 +90,22 @@ class Slot:
 
         ``dry_at_s`` is when the tail last had none for any lane: one that has some gives them a lane at a time.
         """
-        if not self.is_idle or self.end is None or self.read_to >= self.end:
+        if not self.is_idle or not self.is_behind:
             return False
-        waited_s = now_s - self.progressed_at_s
-        return waited_s > (SILENCE_MAX_S if dry_at_s > self.progressed_at_s else QUEUEING_MAX_S)
+        since_s = max(self.progressed_at_s, self.behind_at_s)
+        return now_s - since_s > (SILENCE_MAX_S if dry_at_s > since_s else QUEUEING_MAX_S)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log has more than the tail has given."""
+        return self.end is not None and self.read_to < self.end
+
+    def learn_end(self, end: Position, now_s: float) -> None:
+        """Take the end of the log as it is at this moment."""
+        was_behind = self.is_behind
+        self.end = end
+        if self.is_behind and not was_behind:
+            self.behind_at_s = now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

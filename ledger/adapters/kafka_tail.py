@@ -23,10 +23,7 @@ from ledger.turn import Offset, Partition, Position
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 """One fetch from one broker: what a tail holds in memory per broker. Enough for 100,000 records a second."""
 PARTITION_FETCH_BYTES_MAX = 1024 * 1024
-"""One partition's part of it,"""
-ROUND_BYTES_MAX = 4 * 1024 * 1024
-"""and that of all partitions: about 20,000 turns. A tail gives what it holds of one partition before that of the next,
-so this bounds how long each waits for its turn."""
+"""One partition's part of it. A tail gives what it holds of one partition before that of the next."""
 CONTROL_CHECK_S = 0.05
 """How soon a position that moved past control records alone is noticed: aiokafka does not wake its caller for those."""
 GAP_CHECK_TIMEOUT_S = 1.0
@@ -69,7 +66,7 @@ class KafkaTail:
             fetch_min_bytes=1,
             fetch_max_wait_ms=settings.fetch_wait_ms_max,
             fetch_max_bytes=FETCH_BYTES_MAX,
-            max_partition_fetch_bytes=min(PARTITION_FETCH_BYTES_MAX, ROUND_BYTES_MAX // max(1, len(positions))),
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
             **settings.client_options(),
         )
         # aiokafka never closes the first connection of a start that is cancelled, so a start is always waited for; the

@@ -28,6 +28,18 @@ def test_expired_parent_is_in_grace_for_commit_grace(world: World, after_s: floa
     assert world.turn("b", parent="a").code is code
 
 
+@pytest.mark.parametrize(("after_s", "fate"), [(109.999, Fate.LIVING), (110, Fate.EXPIRED)])
+def test_expired_response_is_buried_after_the_grace_that_was_the_policys_then(
+    world: World, after_s: float, fate: Fate
+) -> None:
+    world.turn("a")
+    world.change_policy(commit_grace_ms=0)
+    world.tick_after(after_s)
+    row = world.response("a")
+    assert row is not None
+    assert row.fate == fate
+
+
 @pytest.mark.parametrize(("after_s", "code"), [(9.999, Code.ACCEPTED), (10, Code.PARENT_GONE)])
 def test_deleted_parent_is_in_grace_for_commit_grace(world: World, after_s: float, code: Code) -> None:
     world.turn("a")

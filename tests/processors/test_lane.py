@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger import codec
 from ledger.adapters.memory import MemoryLog, MemoryTopic, MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.bootstrap import bootstrap
@@ -20,12 +23,14 @@ from ledger.checkpoint import Signer
 from ledger.facts import encode_fact
 from ledger.log import AppendUncertain, Record, RecordBatch
 from ledger.policy import Policy
+from ledger.rows import Kind, LineageRow, Task
 from ledger.table import folded_rows
-from ledger.tables import WriterFenced
+from ledger.tables import MARKER_KEY, WriterFenced
 from ledger.turn import Offset, Partition, Position
 from ledger.view import PurgeableStore
-from processors.lane import LIFECYCLE, TABLES, Lane, LaneParts
+from processors.lane import LIFECYCLE, TABLES, Lane, LaneParts, LaneStopped
 from processors.ports import Records
+from tests.fold.names import T0_MS, formatted
 from tests.fold.refold import refold
 from tests.fold.sequences import FREQUENT, POLICIES, Step, Writer, steps
 from tests.tables.topic import LOG_ID, P0, TableTopic
@@ -87,7 +92,7 @@ class World:
 
     def __init__(self, records: list[Record], fates: list[Fate]) -> None:
         self.records = records
-        topic = MemoryTopic(1, log_id=LOG_ID)
+        topic = self.topic = MemoryTopic(1, log_id=LOG_ID)
         for record in records:
             topic.land(P0, record.key or b"", record.value or b"", record.appended_at_ms)
         self.log = MemoryLog(topic, now_ms=lambda: 0)
@@ -167,6 +172,54 @@ def test_whatever_happens_to_transactions_the_table_is_that_of_a_replay(
     assert {key[2:]: row for key, row in folded_rows(world.disk, P0)} == expected.rows
     facts = [encode_fact(fact) for record in expected.facts for fact in record]
     assert Counter(world.facts) == Counter(facts), "a fact is in the transaction of its rows"
+
+
+FORMATTED = [
+    Record(partition=P0, offset=Offset(0), appended_at_ms=T0_MS, key=b"", value=codec.encode(formatted(POLICIES[0])))
+]
+OLDER = (MARKER_KEY, b"\x01")
+"""A marker as releases before format 2 wrote them."""
+UNREADABLE_TABLES = [
+    [(Kind.LIVING + bytes(28), b"alias"), OLDER],
+    [(Kind.QUEUE + bytes(8) + Task.FORGET_EVENT + bytes(16), b""), OLDER],
+    [(Kind.QUEUE, b""), (MARKER_KEY, b"\x02")],
+    [(Kind.NODE + bytes(8), b"no row"), OLDER],
+    [(Kind.LINEAGE + bytes(20), msgspec.msgpack.encode(LineageRow(principal=bytes(20), active_offset=-1))), OLDER],
+    [(b"?", b"of no kind"), OLDER],
+]
+
+
+@pytest.mark.parametrize("older", UNREADABLE_TABLES)
+def test_table_that_cannot_be_read_is_made_again_and_counts_before_it_is_compacted(
+    older: list[tuple[bytes, bytes | None]],
+) -> None:
+    world = World(FORMATTED, [])
+    world.tables.add(older)
+    asyncio.run(world.work([], batch_size=1))
+    store = MemoryViewStore()
+    (result,) = asyncio.run(bootstrap(store, world.log, world.tables, [P0]))
+    assert result.refused == ""
+    assert dict(folded_rows(store, P0)) == dict(folded_rows(world.disk, P0)) != {}
+    table, world.disk = list(world.tables.records), Disk()
+    lane = Lane(world.parts(lambda _: world.disk), P0)
+    asyncio.run(lane.restore())
+    assert lane.restored_from == "tables"
+    assert world.tables.records == table
+
+
+@pytest.mark.parametrize("older", UNREADABLE_TABLES)
+def test_table_that_cannot_be_read_is_left_when_the_log_no_longer_begins_at_its_beginning(
+    older: list[tuple[bytes, bytes | None]],
+) -> None:
+    world = World(FORMATTED, [])
+    world.topic.trim(P0, Position(1))
+    world.tables.add(older)
+    table = list(world.tables.records)
+    lane = Lane(world.parts(lambda _: world.disk), P0)
+    with pytest.raises(LaneStopped) as stopped:
+        asyncio.run(lane.restore())
+    assert stopped.value.reason.reason == "log_gap"
+    assert world.tables.records == table
 
 
 LATE_S = 10.0

@@ -21,7 +21,9 @@ from processors.slot import QUEUEING_MAX_S, SILENCE_MAX_S, Phase, Slot
 def test_lane_behind_its_end_waits_longer_while_the_tail_gives_to_others(
     waited_s: float, dry_after_s: float, silent: bool
 ) -> None:
-    slot = Slot(Partition(0), phase=Phase.RUNNING, end=Position(5), progressed_at_s=100.0)
+    slot = Slot(Partition(0), phase=Phase.RUNNING, progressed_at_s=10.0)
+    slot.learn_end(Position(5), 100.0)
+    slot.learn_end(Position(6), 100.0 + waited_s)
     assert slot.is_silent(100.0 + waited_s, 100.0 + dry_after_s) == silent
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ledger import bootstrap as bootstrapping
-from ledger import codec
+from ledger import codec, tables
 from ledger.adapters.memory import MemoryLog, MemoryTopic, MemoryViewStore
 from ledger.bootstrap import bootstrap, needs_bootstrap, read_table
 from ledger.derived import is_derived
@@ -155,6 +156,30 @@ def test_digest_kept_up_to_date_is_that_of_a_full_scan(keys: list[tuple[bytes, b
         digest, count = change.rows_digest, change.rows_count
         store.write(changes)
     assert (digest, count) == digest_of(store, P0)
+
+
+def test_rows_that_are_being_wiped_are_never_taken_for_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "WIPE_ROWS", 3)
+    world = World()
+    for number in range(4):
+        world.turn(f"response_{number}")
+    world.stored()
+    assert not needs_bootstrap(world.store, P0)
+    steps_count = 0
+    for _ in TableCopy(world.store, P0).wipe():
+        assert needs_bootstrap(world.store, P0)
+        steps_count += 1
+    assert steps_count > 3
+    assert rows_in(world.store) == {}
+
+
+def test_copy_that_another_release_has_begun_is_begun_anew() -> None:
+    writer = written(FORMATTED, frozenset())
+    writer.store.write({b"\0\0" + LocalKind.TABLE_STATE: msgspec.msgpack.encode(["topic", 1, bytes(32), 0, None])})
+    assert needs_bootstrap(writer.store, P0)
+    (result,) = asyncio.run(bootstrap(writer.store, log_of(FORMATTED), writer.topic, [P0]))
+    assert result.refused == ""
+    assert not needs_bootstrap(writer.store, P0)
 
 
 @pytest.mark.parametrize("kind", sorted(INDEX_KINDS))
