@@ -148,7 +148,10 @@ class _Table:
 
     async def swept(self, erased: Mapping[bytes, int]) -> Position:
         """Return a position of the log up to which no node is left that was erased, when there is one."""
-        while any(offset < erased.get(principal, 0) for offset, principal in self._nodes.items()):
+        last = max(erased.values(), default=-1)
+        while self._folded_to <= last or any(
+            offset < erased.get(principal, 0) for offset, principal in self._nodes.items()
+        ):
             await self._read()
         return Position(self._folded_to)
 
