@@ -160,7 +160,7 @@ DEFECTS = {
     "end offset asked for earlier": Defect(ledger.ledger, "Barrier", StaleBarrier, "check_reads", seed=5),
     "no barrier": Defect(ledger.ledger, "Barrier", NoBarrier, "check_reads"),
     "unbounded staleness": Defect(
-        ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read", ("laggy", "silent"), seed=24
+        ledger.ledger, "Barrier", EndlessFreshness, "check_reads: weak read", ("laggy", "silent"), seed=30
     ),
     "success from a timeout": Defect(
         ledger.ledger, "Committer", HopefulCommitter, "check_nothing_acknowledged_is_lost"
@@ -176,7 +176,7 @@ DEFECTS = {
     ),
     "last owner wins": Defect(Step, "judge_claim", lambda *_: None, "claims a response that lives"),
     "abandonment without effect": Defect(
-        ledger.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads", seed=13
+        ledger.fold_turns, "turn_abandoned", _abandonment_without_effect, "check_reads", seed=18
     ),
     "abandonments not kept": Defect(
         ledger.outbox.Outbox, "put", lambda *_: None, "check_abandoned", ("cut_off",), seed=3
