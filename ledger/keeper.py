@@ -28,7 +28,8 @@ logger = structlog.get_logger("ledger.keeper")
 KEEP_INTERVAL_S = 1.0
 """How often due work is looked for: what is due is gone for readers at once, so only disk space waits for it."""
 PURGE_INTERVAL_S = 300.0
-"""Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself."""
+"""Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself, and so
+long after a purge that failed."""
 ERASE_TIMEOUT_S = 10.0
 COPY_PURGE_INTERVAL_S = 6 * 3_600.0
 """The same for a replica on Kafka, whose copy holds everybody's contents;"""
@@ -111,10 +112,18 @@ class Keeper:
                 if erased_count and self._purge_due_s is None:
                     self._purge_due_s = loop.time() + PURGE_INTERVAL_S
                 if self._purge_due_s is not None and loop.time() >= self._purge_due_s and not erased_count:
-                    self._purge_due_s = None
-                    await self._purge()
+                    await self._purge_now()
             except Unavailable as error:
                 logger.warning("keeping_interrupted", message=str(error))
+
+    async def _purge_now(self) -> None:
+        # First, since an erasure that comes meanwhile makes another one due.
+        self._purge_due_s = None
+        try:
+            await self._purge()
+        except Unavailable:
+            self._purge_due_s = asyncio.get_running_loop().time() + PURGE_INTERVAL_S
+            raise
 
     async def erase_unneeded(self) -> int:
         """Erase what has become unneeded; return how many contents."""
