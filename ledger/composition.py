@@ -287,10 +287,14 @@ async def open_kafka(
         raise
     contents = KafkaContentStore(kafka, copies, partitions=partitions)
 
+    def stop_purging() -> None:
+        for one in (store, copies):
+            one.stop_purging()
+
     def keeping(_: Reader, replica: Replica) -> Keeping:
         use = DiskUse()
         rows, copy = RowsDisk(store, replica), CopyDisk(copies, contents.copies)
-        keeper = DiskKeeper(rows, copy, use)
+        keeper = DiskKeeper(rows, copy, use, stop_purging=stop_purging)
         if identity is None:
             return keeper
         reporter = ReplicaReporter(

@@ -16,7 +16,7 @@ import structlog
 
 from ledger.content import ContentRef, ContentStore
 from ledger.disk import Disk, DiskUse, RowsDisk
-from ledger.errors import StoreFailed, Unavailable
+from ledger.errors import PurgeStopped, StoreFailed, Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
 from ledger.table import referenced_contents
@@ -144,18 +144,21 @@ class DiskKeeper:
 
     The fold deletes an erased principal's rows, the processors write null records, and this replica's copy deletes the
     contents that they name. The bytes go when a database is rewritten. That is done seldom, and soon after a principal
-    was erased, once for the rows and again for contents whose null records come later.
+    was erased, once for the rows and again for contents whose null records come later. One that fails is due again, and
+    tried again no sooner than one that has succeeded: it may have filled the disk.
     """
 
-    def __init__(self, rows: RowsDisk, contents: Disk, use: DiskUse) -> None:
+    def __init__(self, rows: RowsDisk, contents: Disk, use: DiskUse, *, stop_purging: Callable[[], None]) -> None:
+        """``stop_purging`` lets a purge in another thread end soon; nothing is purged afterwards."""
         self._rows = rows
         self._contents = contents
         self._use = use
+        self._stop_purging = stop_purging
         self._purged_at_s = 0.0
+        """When the last purge ended, completed or not."""
         self._ordered_until_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._purging: asyncio.Task[None] | None = None
-        self.purges_count = 0
 
     async def start(self) -> None:
         """Start keeping."""
@@ -163,12 +166,16 @@ class DiskKeeper:
         self._task = asyncio.create_task(self._keep_forever())
 
     async def close(self) -> None:
-        """Stop keeping; a purge that is under way ends first."""
+        """Stop keeping; a purge that is under way is stopped, and due again after the next start."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self._purging is not None:
+        if self._purging is not None and not self._purging.done():
+            try:
+                self._stop_purging()
+            except StoreFailed as error:
+                logger.warning("keeping_interrupted", message=str(error))
             await asyncio.gather(self._purging, return_exceptions=True)
         with contextlib.suppress(StoreFailed):
             # What is not stored is purged once more after the next start.
@@ -186,34 +193,35 @@ class DiskKeeper:
             await asyncio.sleep(KEEP_INTERVAL_S)
             try:
                 due: list[Disk] = [disk for disk in (self._rows, self._contents) if disk.is_due()]
-                is_soon = self._rows in due or loop.time() < self._ordered_until_s
-                pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
-                self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
-                if self._use.is_purge_due and not self._use.is_scanning:
-                    await self._purge(due)
-                    self._purged_at_s = loop.time()
             except StoreFailed as error:
                 logger.warning("keeping_interrupted", message=str(error))
+                continue
+            is_soon = self._rows in due or loop.time() < self._ordered_until_s
+            pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
+            self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
+            if self._use.is_purge_due and not self._use.is_scanning:
+                self._use.is_purging = True
+                try:
+                    for disk in due:
+                        await self._purge(disk)
+                finally:
+                    self._use.is_purging = self._use.is_purge_due = False
+                    self._purged_at_s = loop.time()
 
-    async def _purge(self, disks: Sequence[Disk]) -> None:
+    async def _purge(self, disk: Disk) -> None:
+        """Purge one disk; what it refuses keeps nobody from purging the other."""
         is_purged = False
         try:
-            for disk in disks:
-                disk.begin()
-            self._use.is_purging = True
-            self._purging = asyncio.create_task(asyncio.to_thread(_purge_all, disks))
+            disk.begin()
+            self._purging = asyncio.create_task(asyncio.to_thread(disk.purge))
             await asyncio.shield(self._purging)
             is_purged = True
-            self.purges_count += 1
+        except PurgeStopped:
+            logger.info("purge_stopped")
+        except StoreFailed as error:
+            logger.warning("keeping_interrupted", message=str(error))
         finally:
-            self._use.is_purging = False
-            for disk in disks:
-                disk.end(is_purged=is_purged)
-
-
-def _purge_all(disks: Sequence[Disk]) -> None:
-    for disk in disks:
-        disk.purge()
+            disk.end(is_purged=is_purged)
 
 
 class Together:
