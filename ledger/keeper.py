@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from ledger.closing import close_each
 from ledger.content import ContentRef, ContentStore
 from ledger.disk import Disk, DiskUse, RowsDisk
 from ledger.errors import PurgeStopped, StoreFailed, Unavailable
@@ -237,8 +238,7 @@ class Together:
 
     async def close(self) -> None:
         """Close them, the last one first."""
-        for one in reversed(self._kept):
-            await one.close()
+        await close_each(*(one.close for one in reversed(self._kept)))
 
     def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
         """Give each the facts."""

@@ -21,6 +21,7 @@ from ledger.adapters.kafka_transactions import KafkaTransactions
 from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.checkpoint import KEY_BYTES, Signer
+from ledger.closing import close_each
 from ledger.errors import InvalidInput, Unavailable
 from ledger.ledger import wall_clock_ms
 from ledger.report import ReporterKind
@@ -129,9 +130,7 @@ async def materializer(
     try:
         yield service
     finally:
-        await service.close()
-        await tables.close()
-        await log.close()
+        await close_each(service.close, tables.close, log.close)
 
 
 def patient(kafka: KafkaSettings) -> KafkaSettings:
