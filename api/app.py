@@ -50,8 +50,8 @@ def create_app(
     """Return the service of a started ledger.
 
     ``metrics``: those whose ``folded`` the ledger was opened with. ``forwarding``: of a replica that holds some
-    partitions. ``owns_ledger``: close the ledger when the
-    application ends. ``scratch`` gives the rows that a replay folds into.
+    partitions. ``owns_ledger``: close the ledger when the application ends. ``scratch`` gives the rows that a replay
+    folds into.
     """
     counted = metrics or Metrics()
     counted.watch(ledger)

@@ -14,7 +14,7 @@ from cli.environment import settings_of
 from cli.failures import ExitCode
 from cli.kafka import Bootstrap, Prefix, kafka_settings
 from cli.output import AsJson, console, moment, print_json
-from cli.reporters import alarms_of, ask_if_there, forget_reporter, holders_of, reporters
+from cli.reporters import alarms_of, ask_if_there, forget_reporter, holders_of, later_lines, later_of, reporters
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.errors import InvalidInput
 from ledger.ledger import wall_clock_ms
@@ -95,6 +95,7 @@ def status(
                 "healthy": not late and not alarms,
                 "alarms": alarms,
                 "silent": silent,
+                "later_format": [reporter_id.hex() for reporter_id in later_of(reported)],
                 "partitions": [
                     {
                         "partition": one.partition,
@@ -132,6 +133,8 @@ def status(
             console().print(f"ALARM {alarm}")
         for who in silent:
             console().print(f"silent: {who}")
+        for line in later_lines(reported):
+            console().print(line)
     raise typer.Exit(ExitCode.UNAVAILABLE if late or alarms else ExitCode.OK)
 
 

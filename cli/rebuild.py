@@ -16,6 +16,7 @@ from ledger.adapters.embedded import EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_settings import KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
+from ledger.closing import failure_logged
 from ledger.composition import DISCARDED, REBUILT, remove_unfinished
 from ledger.errors import InvalidInput, StoreFailed
 from ledger.holding import stored_partitions
@@ -156,7 +157,8 @@ async def rebuild(
         count = await _fold_all(Replica(log, store, partitions=partitions), log, progress)
         store.flush()
     except BaseException:
-        store.close()
+        with failure_logged():
+            store.close()
         shutil.rmtree(rebuilt, ignore_errors=True)
         raise
     store.close()

@@ -63,6 +63,24 @@ def holders_of(found: Iterable[PartitionReporters]) -> list[Holder]:
     return sorted(holders, key=lambda holder: (holder.last.report.kind, holder.last.report.name, holder.id))
 
 
+def later_of(found: Iterable[PartitionReporters]) -> dict[bytes, list[Partition]]:
+    """Return the IDs of those who report in a format of a later release, with the partitions of which they do."""
+    partitions: dict[bytes, list[Partition]] = {}
+    for one in found:
+        for reporter_id in one.later_format:
+            partitions.setdefault(reporter_id, []).append(one.partition)
+    return dict(sorted(partitions.items()))
+
+
+def later_lines(found: Iterable[PartitionReporters]) -> list[str]:
+    """Return the same in words."""
+    return [
+        f"reports in a format of a later release, so ask with that one: {reporter_id.hex()[:ID_DIGITS_MIN]}, of "
+        f"partitions {', '.join(map(str, partitions))}"
+        for reporter_id, partitions in later_of(found).items()
+    ]
+
+
 def alarms_of(found: Iterable[PartitionReporters]) -> list[str]:
     """Return every difference in words."""
     return [f"partition {one.partition}: {alarm}" for one in found for alarm in one.watch.alarms]
@@ -112,19 +130,27 @@ async def ask(kafka: KafkaSettings) -> list[PartitionReporters]:
 
 
 def reporters(bootstrap: Bootstrap = None, prefix: Prefix = "turnledger", as_json: AsJson = False) -> None:
-    """List the replicas and workers that hold rows; exit code 4 when what they say differs or one is silent."""
+    """List the replicas and workers that hold rows; exit code 4 when what they say differs, or one is silent or reports
+    in a format of a later release."""
     found = asyncio.run(ask(kafka_settings(bootstrap, prefix)))
     now_ms = wall_clock_ms()
-    holders, alarms = holders_of(found), alarms_of(found)
-    is_well = not alarms and not any(holder.is_silent(now_ms) for holder in holders)
+    holders, alarms, later = holders_of(found), alarms_of(found), later_of(found)
+    is_well = not alarms and not later and not any(holder.is_silent(now_ms) for holder in holders)
     if as_json:
         print_json(
-            {"healthy": is_well, "alarms": alarms, "reporters": [described(holder, now_ms) for holder in holders]}
+            {
+                "healthy": is_well,
+                "alarms": alarms,
+                "later_format": [{"id": one.hex(), "partitions": numbers} for one, numbers in later.items()],
+                "reporters": [described(holder, now_ms) for holder in holders],
+            }
         )
     else:
         console().print(_table(prefix, holders, now_ms))
         for alarm in alarms:
             console().print(f"ALARM {alarm}")
+        for line in later_lines(found):
+            console().print(line)
     raise typer.Exit(ExitCode.OK if is_well else ExitCode.UNAVAILABLE)
 
 
@@ -161,33 +187,56 @@ def forget_reporter(
 ) -> None:
     """Vouch that the disk of a replica or worker that is gone is destroyed, so that nobody waits for it any more."""
     kafka = kafka_settings(bootstrap, prefix)
-    holders = [holder for holder in holders_of(asyncio.run(ask(kafka))) if _is_named(holder, name)]
-    if not holders:
+    named = [one for one in _forgettable(asyncio.run(ask(kafka))) if one.is_named(name)]
+    if not named:
         raise InvalidInput("name", f"'{name}' is no reporter of {prefix}: see 'turnledger process reporters'")
-    if len(holders) > 1:
-        ids = ", ".join(holder.id.hex()[:ID_DIGITS_MIN] for holder in holders)
+    if len(named) > 1:
+        ids = ", ".join(one.id.hex()[:ID_DIGITS_MIN] for one in named)
         raise InvalidInput("name", f"'{name}' names several reporters, give the ID of one: {ids}")
-    (holder,) = holders
+    (forgotten,) = named
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidInput("yes", "is needed where nobody can be asked: --yes")
-        typer.confirm(
-            f"{holder.last.who} was last heard {moment(holder.last.heard_at_ms)}. Is its disk destroyed, and will it "
-            "never start again?",
-            abort=True,
-            err=True,
-        )
-    partitions = [one.partition for one, _ in holder.words]
-    asyncio.run(_withdraw(kafka, holder.id, partitions))
+        typer.confirm(f"{forgotten.said}. Is its disk destroyed, and will it never start again?", abort=True, err=True)
+    asyncio.run(_withdraw(kafka, forgotten.id, forgotten.partitions))
     if as_json:
-        print_json({"forgotten": holder.id.hex(), "partitions": partitions})
+        print_json({"forgotten": forgotten.id.hex(), "partitions": forgotten.partitions})
     else:
-        console().print(f"{holder.last.who} is forgotten")
+        console().print(f"{forgotten.who} is forgotten")
 
 
-def _is_named(holder: Holder, name: str) -> bool:
-    is_id = len(name) >= ID_DIGITS_MIN and holder.id.hex().startswith(name.lower())
-    return is_id or any(heard.report.name == name for _, heard in holder.words)
+class _Forgettable(NamedTuple):
+    """One reporter that can be vouched for, whether its words can be read or not."""
+
+    id: bytes
+    names: set[str]
+    partitions: list[Partition]
+    who: str
+    said: str
+    """Of it, when it is asked for."""
+
+    def is_named(self, name: str) -> bool:
+        is_id = len(name) >= ID_DIGITS_MIN and self.id.hex().startswith(name.lower())
+        return is_id or name in self.names
+
+
+def _forgettable(found: list[PartitionReporters]) -> list[_Forgettable]:
+    later = later_of(found)
+    known = [
+        _Forgettable(
+            id=holder.id,
+            names={heard.report.name for _, heard in holder.words},
+            partitions=sorted([*(one.partition for one, _ in holder.words), *later.get(holder.id, [])]),
+            who=holder.last.who,
+            said=f"{holder.last.who} was last heard {moment(holder.last.heard_at_ms)}",
+        )
+        for holder in holders_of(found)
+    ]
+    for reporter_id in later.keys() - {one.id for one in known}:
+        who = f"reporter {reporter_id.hex()[:ID_DIGITS_MIN]}"
+        said = f"{who} reports in a format of a later release"
+        known.append(_Forgettable(id=reporter_id, names=set(), partitions=later[reporter_id], who=who, said=said))
+    return known
 
 
 async def _withdraw(kafka: KafkaSettings, reporter_id: bytes, partitions: Iterable[Partition]) -> None:

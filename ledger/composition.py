@@ -21,6 +21,7 @@ from ledger.adapters.kafka_settings import TABLES, KafkaSettings
 from ledger.adapters.rocks import RocksViewStore
 from ledger.alias import AliasKey
 from ledger.bootstrap import Bootstrapped, Progress, bootstrap, needs_bootstrap
+from ledger.closing import close_each, failure_logged
 from ledger.disk import DiskUse, RowsDisk
 from ledger.errors import InvalidInput, StoreFailed
 from ledger.formatting import policy_from
@@ -137,13 +138,16 @@ async def open_embedded(
     try:
         store = _view_in(directory)
     except BaseException:
-        await database.close()
+        with failure_logged():
+            await database.close()
         raise
     try:
         remove_unfinished(directory)
     except BaseException:
-        store.close()
-        await database.close()
+        with failure_logged():
+            store.close()
+        with failure_logged():
+            await database.close()
         raise
     return await _open_local(
         database,
@@ -185,7 +189,8 @@ async def open_memory(
     try:
         store = RocksViewStore(None, cache_bytes=MEMORY_CACHE_BYTES)
     except BaseException:
-        await database.close()
+        with failure_logged():
+            await database.close()
         raise
     return await _open_local(
         database,
@@ -267,7 +272,8 @@ async def open_kafka(
     try:
         copies = RocksViewStore(directory / "content")
     except BaseException:
-        store.close()
+        with failure_logged():
+            store.close()
         raise
     identity = None
     try:
@@ -282,15 +288,21 @@ async def open_kafka(
         await _release(kafka, store, copies, manifest, held)
         await _bootstrap(kafka, store, manifest, held)
     except BaseException:
-        store.close()
-        copies.close()
+        with failure_logged():
+            store.close()
+        with failure_logged():
+            copies.close()
         raise
     contents = KafkaContentStore(kafka, copies, partitions=partitions)
+
+    def stop_purging() -> None:
+        for one in (store, copies):
+            one.stop_purging()
 
     def keeping(_: Reader, replica: Replica) -> Keeping:
         use = DiskUse()
         rows, copy = RowsDisk(store, replica), CopyDisk(copies, contents.copies)
-        keeper = DiskKeeper(rows, copy, use)
+        keeper = DiskKeeper(rows, copy, use, stop_purging=stop_purging)
         if identity is None:
             return keeper
         reporter = ReplicaReporter(
@@ -323,7 +335,8 @@ async def open_kafka(
     try:
         await contents.start()
     except BaseException:
-        await ledger.close()
+        with failure_logged():
+            await ledger.close()
         raise
     await ledger.start(format_policy=format_policy)
     return ledger
@@ -403,5 +416,4 @@ async def _bootstrap(
     try:
         return await bootstrap(store, log, tables, empty, progress=progress)
     finally:
-        await tables.close()
-        await log.close()
+        await close_each(tables.close, log.close)

@@ -134,6 +134,12 @@ class StoreFailed(FatalError):
     advice = "free disk space or repair the volume; the view resumes by itself"
 
 
+class PurgeStopped(StoreFailed):
+    """A purge was given up because its store is being closed: nothing is wrong, and what was erased is due again."""
+
+    advice = "purge again after the next start"
+
+
 class UndecodableRecord(LedgerError):
     """Bytes from the log that no build may give a meaning; ``reason`` is a quarantine reason."""
 

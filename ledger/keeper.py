@@ -14,9 +14,10 @@ from typing import Protocol
 
 import structlog
 
+from ledger.closing import close_each
 from ledger.content import ContentRef, ContentStore
 from ledger.disk import Disk, DiskUse, RowsDisk
-from ledger.errors import StoreFailed, Unavailable
+from ledger.errors import PurgeStopped, StoreFailed, Unavailable
 from ledger.query import Reader
 from ledger.replica import Replica
 from ledger.table import referenced_contents
@@ -28,7 +29,8 @@ logger = structlog.get_logger("ledger.keeper")
 KEEP_INTERVAL_S = 1.0
 """How often due work is looked for: what is due is gone for readers at once, so only disk space waits for it."""
 PURGE_INTERVAL_S = 300.0
-"""Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself."""
+"""Erased bytes leave the disk when the database is compacted, which rewrites it: at most this often by itself, and so
+long after a purge that failed."""
 ERASE_TIMEOUT_S = 10.0
 COPY_PURGE_INTERVAL_S = 6 * 3_600.0
 """The same for a replica on Kafka, whose copy holds everybody's contents;"""
@@ -111,10 +113,18 @@ class Keeper:
                 if erased_count and self._purge_due_s is None:
                     self._purge_due_s = loop.time() + PURGE_INTERVAL_S
                 if self._purge_due_s is not None and loop.time() >= self._purge_due_s and not erased_count:
-                    self._purge_due_s = None
-                    await self._purge()
+                    await self._purge_now()
             except Unavailable as error:
                 logger.warning("keeping_interrupted", message=str(error))
+
+    async def _purge_now(self) -> None:
+        # First, since an erasure that comes meanwhile makes another one due.
+        self._purge_due_s = None
+        try:
+            await self._purge()
+        except Unavailable:
+            self._purge_due_s = asyncio.get_running_loop().time() + PURGE_INTERVAL_S
+            raise
 
     async def erase_unneeded(self) -> int:
         """Erase what has become unneeded; return how many contents."""
@@ -135,18 +145,21 @@ class DiskKeeper:
 
     The fold deletes an erased principal's rows, the processors write null records, and this replica's copy deletes the
     contents that they name. The bytes go when a database is rewritten. That is done seldom, and soon after a principal
-    was erased, once for the rows and again for contents whose null records come later.
+    was erased, once for the rows and again for contents whose null records come later. One that fails is due again, and
+    tried again no sooner than one that has succeeded: it may have filled the disk.
     """
 
-    def __init__(self, rows: RowsDisk, contents: Disk, use: DiskUse) -> None:
+    def __init__(self, rows: RowsDisk, contents: Disk, use: DiskUse, *, stop_purging: Callable[[], None]) -> None:
+        """``stop_purging`` lets a purge in another thread end soon; nothing is purged afterwards."""
         self._rows = rows
         self._contents = contents
         self._use = use
+        self._stop_purging = stop_purging
         self._purged_at_s = 0.0
+        """When the last purge ended, completed or not."""
         self._ordered_until_s = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._purging: asyncio.Task[None] | None = None
-        self.purges_count = 0
 
     async def start(self) -> None:
         """Start keeping."""
@@ -154,12 +167,16 @@ class DiskKeeper:
         self._task = asyncio.create_task(self._keep_forever())
 
     async def close(self) -> None:
-        """Stop keeping; a purge that is under way ends first."""
+        """Stop keeping; a purge that is under way is stopped, and due again after the next start."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self._purging is not None:
+        if self._purging is not None and not self._purging.done():
+            try:
+                self._stop_purging()
+            except StoreFailed as error:
+                logger.warning("keeping_interrupted", message=str(error))
             await asyncio.gather(self._purging, return_exceptions=True)
         with contextlib.suppress(StoreFailed):
             # What is not stored is purged once more after the next start.
@@ -177,34 +194,35 @@ class DiskKeeper:
             await asyncio.sleep(KEEP_INTERVAL_S)
             try:
                 due: list[Disk] = [disk for disk in (self._rows, self._contents) if disk.is_due()]
-                is_soon = self._rows in due or loop.time() < self._ordered_until_s
-                pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
-                self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
-                if self._use.is_purge_due and not self._use.is_scanning:
-                    await self._purge(due)
-                    self._purged_at_s = loop.time()
             except StoreFailed as error:
                 logger.warning("keeping_interrupted", message=str(error))
+                continue
+            is_soon = self._rows in due or loop.time() < self._ordered_until_s
+            pause_s = ORDERED_PURGE_INTERVAL_S if is_soon else COPY_PURGE_INTERVAL_S
+            self._use.is_purge_due = bool(due) and loop.time() - self._purged_at_s >= pause_s
+            if self._use.is_purge_due and not self._use.is_scanning:
+                self._use.is_purging = True
+                try:
+                    for disk in due:
+                        await self._purge(disk)
+                finally:
+                    self._use.is_purging = self._use.is_purge_due = False
+                    self._purged_at_s = loop.time()
 
-    async def _purge(self, disks: Sequence[Disk]) -> None:
+    async def _purge(self, disk: Disk) -> None:
+        """Purge one disk; what it refuses keeps nobody from purging the other."""
         is_purged = False
         try:
-            for disk in disks:
-                disk.begin()
-            self._use.is_purging = True
-            self._purging = asyncio.create_task(asyncio.to_thread(_purge_all, disks))
+            disk.begin()
+            self._purging = asyncio.create_task(asyncio.to_thread(disk.purge))
             await asyncio.shield(self._purging)
             is_purged = True
-            self.purges_count += 1
+        except PurgeStopped:
+            logger.info("purge_stopped")
+        except StoreFailed as error:
+            logger.warning("keeping_interrupted", message=str(error))
         finally:
-            self._use.is_purging = False
-            for disk in disks:
-                disk.end(is_purged=is_purged)
-
-
-def _purge_all(disks: Sequence[Disk]) -> None:
-    for disk in disks:
-        disk.purge()
+            disk.end(is_purged=is_purged)
 
 
 class Together:
@@ -220,8 +238,7 @@ class Together:
 
     async def close(self) -> None:
         """Close them, the last one first."""
-        for one in reversed(self._kept):
-            await one.close()
+        await close_each(*(one.close for one in reversed(self._kept)))
 
     def take(self, partition: Partition, facts: Sequence[Fact]) -> None:
         """Give each the facts."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ledger.alias import AliasKey
 from ledger.barrier import Barrier
+from ledger.closing import close_each, failure_logged
 from ledger.commit import Committer
 from ledger.content import ContentStore
 from ledger.conversations import Conversations
@@ -105,31 +106,36 @@ class Ledger:
             self._probing = asyncio.create_task(self._probe_forever())
             self._is_started = True
         except BaseException:
-            await self.close()
+            with failure_logged():
+                await self.close()
             raise
 
     async def close(self) -> None:
         """Stop everything and release log, contents and store.
 
-        Waiting reads get ``Unavailable('closed')``; commits that wait for their verdict get ``Unknown``.
+        Waiting reads get ``Unavailable('closed')``; commits that wait for their verdict get ``Unknown``. Raises the
+        first error of a part, with all others closed.
         """
         self._is_started = False
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
-        if self._keeper is not None:
-            await self._keeper.close()
-        await self.committer.close()
-        await self.reader.close()
-        await self.replica.stop()
-        await self.barrier.close()
-        await self.contents.close()
-        await self.log.close()
-        if self._tables is not None:
-            await self._tables.close()
+        closings = [
+            None if self._keeper is None else self._keeper.close,
+            self.committer.close,
+            self.reader.close,
+            self.replica.stop,
+            self.barrier.close,
+            self.contents.close,
+            self.log.close,
+            None if self._tables is None else self._tables.close,
+            self._close_store,
+            self._on_close,
+        ]
+        await close_each(*(close for close in closings if close is not None))
+
+    async def _close_store(self) -> None:
         self.store.close()
-        if self._on_close is not None:
-            await self._on_close()
 
     async def __aenter__(self) -> Ledger:
         return self

@@ -46,13 +46,15 @@ class PurgeableStore(ViewStore, Protocol):
     def purge(self) -> None:
         """Take the bytes of deleted rows off the disk. Rewrites every row; lets other threads run meanwhile.
 
-        Raises ``StoreFailed``.
+        Raises ``StoreFailed`` unless all of them are gone, also when an open scan keeps some: purge again later. Raises
+        ``PurgeStopped`` once ``stop_purging`` was called.
         """
         ...
 
     def stop_purging(self) -> None:
-        """Let a purge in another thread end soon, with ``StoreFailed``; only ``close`` may follow, once it has ended.
+        """Let a purge in another thread end soon, with ``PurgeStopped``, and every later one at once.
 
-        Closing while it runs would wait for it. Raises ``StoreFailed``.
+        For a store that is closed soon: until then it takes writes, but no more than a few MiB of them. Closing while a
+        purge runs would wait for it. Raises ``StoreFailed``.
         """
         ...

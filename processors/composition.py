@@ -7,9 +7,11 @@ import dataclasses
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from ledger.adapters.kafka import KafkaLog
 from ledger.adapters.kafka_content import KafkaContentStore
@@ -21,6 +23,7 @@ from ledger.adapters.kafka_transactions import KafkaTransactions
 from ledger.adapters.memory import MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.checkpoint import KEY_BYTES, Signer
+from ledger.closing import close_each
 from ledger.errors import InvalidInput, Unavailable
 from ledger.ledger import wall_clock_ms
 from ledger.report import ReporterKind
@@ -35,6 +38,8 @@ from processors.ports import Membership
 from processors.settings import ProcessSettings
 from processors.upkeep import Upkeep
 from processors.watch import Watcher
+
+logger = structlog.get_logger("processors.composition")
 
 REQUEST_TIMEOUT_MS = 4_000
 METADATA_MAX_AGE_MS = 15_000
@@ -129,9 +134,7 @@ async def materializer(
     try:
         yield service
     finally:
-        await service.close()
-        await tables.close()
-        await log.close()
+        await close_each(service.close, tables.close, log.close)
 
 
 def patient(kafka: KafkaSettings) -> KafkaSettings:
@@ -174,9 +177,11 @@ async def opened(settings: ProcessSettings) -> AsyncIterator[Worker]:
         words = LastWords(settings.process_directory, materialize.held)
         reporter = reporting(kafka, settings, materialize, words)
         stack.push_async_callback(reporter.close)
-        with suppress(Unavailable):
-            # Nothing waits for a report; the words of before stay where they are.
+        try:
             await words.recall(reports, reporter.identity.id, map(Partition, range(partition_count)))
+        except Unavailable as error:
+            # Nothing waits for a report; the words of before stay where they are.
+            logger.warning("last_words_not_read", message=str(error))
         await reporter.start()
         leftovers = Leftovers(
             settings.process_directory,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ledger.errors import UndecodableRecord
+from ledger.errors import Unavailable, UndecodableRecord
 from ledger.facts import decode_fact
 from ledger.log import EventLog, Record
 from ledger.reading import Gap, Silence, read
@@ -70,7 +70,7 @@ async def wait_until_erased(
     """Return when the erasure at ``offset`` has passed all stages; ``reached`` is told each.
 
     ``waiting`` is told at every look at the reports whose disks may still hold something, until there is nobody.
-    Raises ``Unavailable``.
+    Raises ``Unavailable``, with ``upgrade`` when somebody reports in a format of a later release.
     """
     table = _Table(topics.tables, partition)
     await table.folded(offset)
@@ -89,12 +89,23 @@ async def wait_until_erased(
         await asyncio.sleep(topics.file_delete_delay_s if is_compacted else LOOK_INTERVAL_S)
     reached(Stage.COMPACTED)
     reporters = Reporters(topics.reports, partition)
-    await reporters.read_on()
-    while holders := [heard for heard in reporters.watch.heard.values() if not _is_purged(heard, swept, deleted)]:
+    while holders := await _holders(reporters, partition, swept, deleted):
         waiting(holders)
         await asyncio.sleep(LOOK_PAUSE_S)
-        await reporters.read_on()
     reached(Stage.PURGED)
+
+
+async def _holders(reporters: Reporters, partition: Partition, swept: Position, deleted: Position) -> list[Heard]:
+    """Return those whose disks may still hold something, by their last words."""
+    await reporters.read_on()
+    if reporters.later_format:
+        named = ", ".join(sorted(reporter.hex() for reporter in reporters.later_format))
+        message = (
+            f"of partition {partition} somebody reports in a format of a later release: {named}. Wait with that "
+            "release, or, of a disk that is destroyed, say so with 'turnledger process forget-reporter' and that ID"
+        )
+        raise Unavailable("upgrade", message)
+    return [heard for heard in reporters.watch.heard.values() if not _is_purged(heard, swept, deleted)]
 
 
 def _is_purged(heard: Heard, swept: Position, deleted: Position) -> bool:

@@ -23,6 +23,7 @@ import structlog
 
 from ledger.bootstrap import TableRefused, check_table, read_table, wipe
 from ledger.checkpoint import Signer
+from ledger.closing import close_each
 from ledger.errors import StoreFailed, Unavailable
 from ledger.facts import encode_fact, fact_key
 from ledger.fold import UnsupportedUpgrade, is_anchor
@@ -253,7 +254,7 @@ class Lane:
         return Holding(Standing(meta, marker.log_id, rows), self.purged.at(self.swept_position), None)
 
     async def purge(self) -> None:
-        """Take what was erased off the disk. Raises ``StoreFailed``.
+        """Take what was erased off the disk. Raises ``StoreFailed``; ``PurgeStopped`` when the lane is closed.
 
         It runs in a thread, so it goes on when its caller is cancelled, until ``close``. Whoever calls meanwhile waits
         for the same one.
@@ -400,18 +401,31 @@ class Lane:
             return await self._writer.write(records)
 
     async def close(self) -> None:
-        """Give up the writer and the local rows."""
-        if self._writer is not None:
-            await self._writer.close()
+        """Give up the writer and the local rows; what the writer refuses leaves no rows locked.
+
+        Raises ``StoreFailed`` and what closing the writer raises: the first of them.
+        """
+        await close_each(self._stop_purge, self._close_writer, self._close_store)
+
+    async def _stop_purge(self) -> None:
         with contextlib.suppress(StoreFailed):
             # What is not stored is purged once more after the next start.
             self.purged.at(self.swept_position)
             self.purged.save()
-        if self._purging is not None:
-            # The store would wait for it as well, but on the event loop: the group would miss its heartbeats.
-            with contextlib.suppress(StoreFailed):
-                self.store.stop_purging()
-            await asyncio.wait([self._purging])
+        purging = self._purging
+        try:
+            # None begins any more either: whoever looks after lanes may not know yet that this one is given up.
+            self.store.stop_purging()
+        finally:
+            if purging is not None:
+                # The store would wait for it as well, but on the event loop: the group would miss its heartbeats.
+                await asyncio.wait([purging])
+
+    async def _close_writer(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
+
+    async def _close_store(self) -> None:
         self.store.close()
 
 

@@ -33,8 +33,11 @@ class LastWords:
         self._last: dict[Partition, Holding] = {}
 
     async def recall(self, reports: EventLog, reporter_id: bytes, partitions: Iterable[Partition]) -> None:
-        """Read what the worker said before it was restarted, of partitions whose rows it found. Raises
-        ``Unavailable``."""
+        """Read what the worker said before it was restarted, of partitions whose rows it found.
+
+        What it said in the format of a later release stays where it is: nobody can repeat it here. Raises
+        ``Unavailable``.
+        """
         found = {number: Reporters(reports, number) for number in partitions if self._is_kept(number)}
         await asyncio.gather(*(reporters.read_on() for reporters in found.values()))
         for partition, reporters in found.items():

@@ -198,7 +198,13 @@ class Materializer:
     async def _close_lane(self, lane: Lane, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await _ended(earlier)
-        await lane.close()
+        try:
+            await lane.close()
+        except Exception as error:
+            # Whoever waits for the end of this asks only whether it has ended.
+            message = f"{type(error).__name__}: {error}"
+            logger.warning("lane_not_closed", partition=lane.partition, message=message)
+            raise
 
     async def _restore(self, slot: Slot) -> None:
         """Restore a lane, trying until it runs or is stopped for good."""

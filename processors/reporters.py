@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledger.checkpoint import BadSignature, decode_checkpoint
-from ledger.errors import Unavailable, UndecodableRecord
+from ledger.errors import UndecodableRecord
 from ledger.log import EventLog, Record
 from ledger.reading import Gap, Silence, read
 from ledger.report import decode_report
@@ -29,6 +29,8 @@ class PartitionReporters:
     end: Position
     """Of the log."""
     watch: PartitionWatch
+    later_format: frozenset[bytes]
+    """IDs of those whose last word is in a format of a later release: nothing is known of their disks here."""
 
 
 async def partition_reporters(
@@ -50,8 +52,14 @@ async def _one(log: EventLog, reports: EventLog, checkpoints: EventLog, partitio
             watch.take_checkpoint(decode_checkpoint(record.value))
         except (UndecodableRecord, BadSignature):
             continue
-    await Reporters(reports, partition, watch).read_on()
-    return PartitionReporters(partition=partition, end=await log.end(partition, timeout_s=ASK_TIMEOUT_S), watch=watch)
+    reporters = Reporters(reports, partition, watch)
+    await reporters.read_on()
+    return PartitionReporters(
+        partition=partition,
+        end=await log.end(partition, timeout_s=ASK_TIMEOUT_S),
+        watch=watch,
+        later_format=frozenset(reporters.later_format),
+    )
 
 
 class Reporters:
@@ -62,9 +70,12 @@ class Reporters:
         self._partition = partition
         self._position = Position(0)
         self.watch = watch or PartitionWatch()
+        self.later_format: set[bytes] = set()
+        """IDs of those whose last word is in a format of a later release. Whoever asks for disks must not pass them
+        over, as if they were purged."""
 
     async def read_on(self) -> None:
-        """Read what came since the last call. Raises ``Unavailable``, also for a report of a later release."""
+        """Read what came since the last call. Raises ``Unavailable``."""
         end = await self._reports.end(self._partition, timeout_s=ASK_TIMEOUT_S)
         async for record in read(self._reports, self._partition, self._position, end, gap=Gap.SKIPPED):
             self._take(record)
@@ -73,18 +84,17 @@ class Reporters:
     def _take(self, record: Record) -> None:
         key = record.key or b""
         if record.value is None:
+            self.later_format.discard(key)
             self.watch.withdraw(key)
             return
         try:
             report = decode_report(record.value)
         except UndecodableRecord as error:
-            if error.reason != "newer_format":
-                return
-            # Passed over, its disk would count as purged.
-            message = (
-                f"the reporter {key.hex()} of partition {self._partition} reports in a format of a later release: ask "
-                "with that release, or forget the reporter if its disk is gone"
-            )
-            raise Unavailable("upgrade", message) from error
+            if error.reason == "newer_format":
+                self.later_format.add(key)
+                # What it said before is not true of its disk any more.
+                self.watch.withdraw(key)
+            return
+        self.later_format.discard(key)
         if report.partition == self._partition:
             self.watch.take_report(key, report, record.appended_at_ms)

@@ -13,9 +13,9 @@ from processors.lane import Lane
 BATCH_RECORDS_MAX = 500
 """Records folded in one transaction: large enough that the transaction costs little, small enough for its timeout."""
 SILENCE_MAX_S = 10.0
-"""How long a lane may be behind its end while nothing arrives before the tail is opened anew;"""
+"""How long a lane may be behind its end while nothing arrives for any lane: then the tail is opened anew."""
 QUEUEING_MAX_S = 60.0
-"""and how long while something always arrives for others."""
+"""The same while something always arrives for others, whose turn may come first."""
 
 
 class Phase(enum.StrEnum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ledger.errors import LedgerError, StoreFailed, Unavailable
+from ledger.errors import LedgerError, PurgeStopped, StoreFailed, Unavailable
 from ledger.log import AppendUncertain, EventLog
 from ledger.tables import Marker, PartitionLost, WriterFenced
 from ledger.turn import Partition, Position
@@ -82,6 +82,9 @@ class Upkeep:
             for partition, lane in self._lanes().items():
                 try:
                     await self._look_after(partition, lane)
+                except PurgeStopped:
+                    # By whoever closes the lane; the rows are purged when they are opened again.
+                    logger.info("purge_stopped", partition=partition)
                 except (LedgerError, StoreFailed, AppendUncertain, WriterFenced, PartitionLost) as error:
                     # A lane that was lost meanwhile is somebody else's; one that is ours comes again.
                     logger.warning(

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from ledger.adapters.rocks import CACHE_BYTES_DEFAULT, RocksViewStore
 from ledger.content import ContentRef, chunk_key
-from ledger.errors import ContentLost, StoreFailed, Unavailable
+from ledger.errors import ContentLost, PurgeStopped, StoreFailed, Unavailable
 from ledger.log import Appended, AppendUncertain, LogGap, Manifest, Record, RecordBatch
 from ledger.turn import Offset, Partition, Position
 
@@ -114,6 +114,8 @@ class EmbeddedDatabase:
         self.check_open()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except PurgeStopped as error:
+            raise Unavailable("closed", str(error)) from error
         except StoreFailed as error:
             raise Unavailable("storage", str(error)) from error
 
@@ -121,18 +123,22 @@ class EmbeddedDatabase:
         """Take the bytes of erased contents and trimmed records off the disk, at the price of rewriting the database.
 
         An erasure is final for every reader at once, but RocksDB keeps the bytes until it rewrites their files. The
-        owner calls this now and then; appends go on meanwhile.
+        owner calls this now and then; appends go on meanwhile. Raises ``Unavailable``, with ``closed`` when ``close``
+        stopped it.
         """
         async with self._purging:
             await self.run(self.store.purge)
 
     async def close(self) -> None:
-        """Write what was accepted, then give the directory free."""
+        """Write what was accepted, stop a purge that is under way, then give the directory free."""
         self._closed = True
         if self._writer is not None:
             await self._writer
-        await asyncio.to_thread(self._threads.shutdown)
-        self.store.close()
+        try:
+            self.store.stop_purging()
+        finally:
+            await asyncio.to_thread(self._threads.shutdown)
+            self.store.close()
 
     def check_open(self) -> None:
         if self._closed:

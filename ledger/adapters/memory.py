@@ -148,7 +148,7 @@ class MemoryTopic:
         first = self._first[partition]
         return tuple(self._records[partition][position - first : end - first])
 
-    def land(self, partition: Partition, key: bytes, value: bytes, appended_at_ms: int) -> Appended:
+    def land(self, partition: Partition, key: bytes, value: bytes | None, appended_at_ms: int) -> Appended:
         """Put a record at the end and wake every tail."""
         offset = Offset(self.end(partition))
         self._records[partition].append(

@@ -8,6 +8,7 @@ holds a scan. Without a directory the rows are in a file system that RocksDB kee
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -31,7 +32,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from ledger.errors import StateDirectoryLocked, StoreFailed
+from ledger.errors import PurgeStopped, StateDirectoryLocked, StoreFailed
 
 CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
 """Uncompressed blocks kept in memory: the hot rows of a replica, small beside the process itself."""
@@ -51,6 +52,11 @@ MEMORY_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 MEMORY_OWN_FILE_BYTES = 256 * 1024
 """Of RocksDB's own LOG and MANIFEST before a new one is begun: they grow without a bound by default, which is memory
 here."""
+
+REMOVAL_WAIT_S = 1.0
+"""RocksDB removes the files that a compaction has replaced a little after it has returned, and a short scan may read
+them until then."""
+REMOVAL_LOOK_S = 0.02
 
 
 class RocksViewStore:
@@ -132,10 +138,7 @@ class RocksViewStore:
             raise StoreFailed(f"flushing rows failed: {error}") from error
 
     def purge(self) -> None:
-        """Take the bytes of deleted rows off the disk, from table files and write-ahead log. Rewrites every row.
-
-        Raises ``StoreFailed`` also when some were not rewritten.
-        """
+        """See ``PurgeableStore.purge``; the bytes leave table files and write-ahead log."""
         options = CompactOptions()
         # Without force RocksDB leaves tables of the last level alone, and deleted rows may be in them.
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
@@ -146,12 +149,26 @@ class RocksViewStore:
                 self._database.flush()
                 before = self._table_files()
                 self._database.compact_range(None, None, options)
-                left = before & self._table_files()
+                kept = before & self._live_files()
+                left = kept or self._not_removed(before)
         except Exception as error:  # rocksdict raises bare Exception
+            if self._is_ending:
+                raise PurgeStopped(_STOPPED) from error
             raise StoreFailed(f"purging deleted rows failed: {error}") from error
-        if left:
+        if left and self._is_ending:
+            raise PurgeStopped(_STOPPED)
+        if kept:
             # RocksDB's C interface returns nothing from a compaction, so a full disk would pass for an empty one.
-            raise StoreFailed(f"purging deleted rows failed: {len(left)} of {len(before)} table files were kept")
+            where = "the store in memory" if self._path is None else self._path / "LOG"
+            raise StoreFailed(
+                f"purging deleted rows failed: {len(kept)} of {len(before)} table files were not rewritten; free disk "
+                f"space, or make the rows again if {where} names a corruption"
+            )
+        if left:
+            raise StoreFailed(
+                f"purging deleted rows is not complete: a scan that is open keeps {len(left)} of {len(before)} old "
+                "table files on the disk; purge again when it has ended"
+            )
 
     def stop_purging(self) -> None:
         """See ``PurgeableStore.stop_purging``; a flush ends as well."""
@@ -209,10 +226,25 @@ class RocksViewStore:
             raise StoreFailed("the store is being closed")
 
     def _table_files(self) -> set[str]:
-        """Return the names of the table files; none is used twice."""
-        return {file["name"] for file in self._database.live_files()}
+        """Return the names of the table files that there are, also of those that only a scan still reads. None is used
+        twice."""
+        if self._path is None:
+            return self._live_files()
+        return {path.name for path in self._path.glob("*.sst")}
+
+    def _live_files(self) -> set[str]:
+        """Return the names of the table files that hold the present rows."""
+        return {file["name"].lstrip("/") for file in self._database.live_files()}
+
+    def _not_removed(self, replaced: set[str]) -> set[str]:
+        """Return which of the files are there after ``REMOVAL_WAIT_S``, or when the store is to be closed."""
+        until_s = time.monotonic() + REMOVAL_WAIT_S
+        while (left := replaced & self._table_files()) and not self._is_ending and time.monotonic() < until_s:
+            time.sleep(REMOVAL_LOOK_S)
+        return left
 
 
+_STOPPED = "the purge was stopped: the store is being closed"
 _SIZE_PROPERTIES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
 
 

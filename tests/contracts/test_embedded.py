@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.adapters import rocks
 from ledger.adapters.embedded import TAIL_RECORDS_MAX, EmbeddedContentStore, EmbeddedDatabase, EmbeddedLog
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import ContentLost, StateDirectoryLocked, StoreFailed, Unavailable
@@ -260,6 +261,25 @@ async def test_appends_go_on_during_a_purge(database: EmbeddedDatabase, log: Emb
         database.purge(), *(log.append(P0, b"key", b"value", timeout_s=TIMEOUT_S) for _ in range(50)), database.purge()
     )
     assert len(await read(log, {P0: Position(0)}, 50)) == 50
+
+
+async def test_closing_stops_a_purge(
+    database: EmbeddedDatabase, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocks, "REMOVAL_WAIT_S", 3_600.0)
+    await log.append(P0, b"key", b"value", timeout_s=TIMEOUT_S)
+    await asyncio.to_thread(database.store.flush)
+    # It waits for the scan, until it is stopped.
+    scan = database.store.scan(b"", b"\xff")
+    purging = asyncio.create_task(database.purge())
+    await asyncio.sleep(0.2)
+    assert not purging.done()
+    async with asyncio.timeout(TIMEOUT_S):
+        await database.close()
+    with pytest.raises(Unavailable) as stopped:
+        await purging
+    assert stopped.value.reason == "closed"
+    del scan
 
 
 def on_disk(directory: Path, secret: bytes) -> bool:

@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
 from ledger import codec
 from ledger.adapters.rocks import RocksViewStore
+from ledger.errors import Unavailable
 from ledger.log import Record
 from ledger.turn import Offset, Partition, Position
 from processors.materialize import Materializer
@@ -42,6 +45,13 @@ class SlowWorld(World):
         store = Recorded(self.path, self.events)
         self.events.append("opened")
         return store
+
+
+class FailingWorld(SlowWorld):
+    """A world whose writers cannot be closed."""
+
+    async def close(self) -> None:
+        raise Unavailable("broker", "no broker")
 
 
 class Recorded(RocksViewStore):
@@ -124,3 +134,16 @@ async def test_partition_that_comes_back_and_is_lost_again_before_its_lane_is_cl
         await until(lambda: P0 in service.lanes())
         assert world.events == ["opened", "closed", "opened"]
     assert world.events[3:] == ["closed"]
+
+
+async def test_lane_whose_writer_cannot_be_closed_gives_its_rows_free_and_says_so(tmp_path: Path) -> None:
+    world, membership = FailingWorld(tmp_path), Membership()
+    service = Materializer(world.parts(world.open_store), membership.join)
+    with structlog.testing.capture_logs() as logs:
+        async with running(service):
+            await until(lambda: P0 in service.lanes() and world.events == ["opened", "closed", "opened"])
+    assert world.events[3:] == ["closed"]
+    failures = [log for log in logs if log["event"] == "lane_not_closed"]
+    assert [(log["partition"], log["message"]) for log in failures] == [
+        (P0, "Unavailable: unavailable (broker): no broker")
+    ] * 2

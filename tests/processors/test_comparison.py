@@ -12,10 +12,11 @@ from ledger.adapters.memory import MemoryLog, MemoryTopic
 from ledger.checkpoint import Checkpoint
 from ledger.errors import Unavailable
 from ledger.report import Report, ReporterKind, RowsStatement, encode_report
-from ledger.tables import Marker
+from ledger.tables import MARKER_KEY, Marker, encode_marker
 from ledger.turn import Offset, Partition
 from processors.comparison import ANCHORS_MAX, SILENT_INTERVALS, PartitionWatch
-from processors.reporters import Reporters
+from processors.erasure import Stage, Topics, wait_until_erased
+from processors.reporters import Reporters, partition_reporters
 from processors.watch import Watcher
 
 P0, P1 = Partition(0), Partition(1)
@@ -180,9 +181,70 @@ def test_reporters_are_read_on_from_where_they_were_read_to() -> None:
         topic.land(P0, A, encode_report(replace(REPORT, position=9, anchor_offset=8)), 12)
         await reporters.read_on()
         assert reporters.watch.heard[A].report.position == 9
-        topic.land(P0, B, b"\x02of a later release", 13)
-        with pytest.raises(Unavailable) as refused:
-            await reporters.read_on()
-        assert (refused.value.reason, B.hex() in str(refused.value)) == ("upgrade", True)
+        assert reporters.later_format == set()
 
     asyncio.run(scenario())
+
+
+LATER = b"\x02of a later release"
+
+
+async def test_report_of_a_later_release_hides_only_its_own_reporter_and_only_while_it_is_the_last_word() -> None:
+    topic = topic_of((A, encode_report(REPORT)), (B, encode_report(TWO)), (B, LATER), (A, encode_report(REPORT)))
+    log = MemoryLog(topic, now_ms=lambda: 0)
+    reading_on = Reporters(log, P0)
+
+    async def read() -> set[tuple[frozenset[bytes], frozenset[bytes]]]:
+        """Return who was heard and who was not understood: by one who reads on, and by one who begins."""
+        found = set()
+        for reporters in (reading_on, Reporters(log, P0)):
+            await reporters.read_on()
+            found.add((frozenset(reporters.watch.heard), frozenset(reporters.later_format)))
+        return found
+
+    assert await read() == {(frozenset({A}), frozenset({B}))}
+    topic.land(P0, B, None, 12)
+    assert await read() == {(frozenset({A}), frozenset())}
+    topic.land(P0, B, LATER, 13)
+    assert await read() == {(frozenset({A}), frozenset({B}))}
+    topic.land(P0, B, encode_report(TWO), 14)
+    assert await read() == {(frozenset({A, B}), frozenset())}
+
+
+async def test_whoever_waits_for_disks_is_refused_while_somebody_reports_in_a_later_format() -> None:
+    def empty() -> MemoryLog:
+        return MemoryLog(MemoryTopic(2, log_id="empty"), now_ms=lambda: 0)
+
+    tables, reports = MemoryTopic(2, log_id="tables"), topic_of((A, encode_report(REPORT)), (B, LATER))
+    tables.land(P0, MARKER_KEY, encode_marker(CHECKPOINT.marker), 10)
+    topics = Topics(
+        tables=MemoryLog(tables, now_ms=lambda: 0),
+        lifecycle=empty(),
+        contents=empty(),
+        reports=MemoryLog(reports, now_ms=lambda: 0),
+        file_delete_delay_s=0.0,
+    )
+
+    async def wait() -> list[Stage]:
+        reached: list[Stage] = []
+        async with asyncio.timeout(10.0):
+            await wait_until_erased(topics, P0, Offset(6), reached.append, lambda _: None)
+        return reached
+
+    with pytest.raises(Unavailable, match=f"{B.hex()}.*forget-reporter") as refused:
+        await wait()
+    assert refused.value.reason == "upgrade"
+    for word in (None, encode_report(TWO)):
+        reports.land(P0, B, LATER, 11)
+        reports.land(P0, B, word, 12)
+        assert await wait() == list(Stage)
+
+
+async def test_what_the_topics_say_names_those_who_report_in_a_later_format() -> None:
+    def log() -> MemoryLog:
+        return MemoryLog(MemoryTopic(2, log_id="empty"), now_ms=lambda: 0)
+
+    reports = MemoryLog(topic_of((A, encode_report(REPORT)), (B, LATER)), now_ms=lambda: 0)
+    zero, one = await partition_reporters(log(), reports, log(), [P0, P1])
+    assert (set(zero.watch.heard), set(zero.later_format)) == ({A}, {B})
+    assert (len(one.watch.heard), len(one.later_format)) == (0, 0)

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger import codec
+from ledger.adapters import rocks
 from ledger.adapters.memory import MemoryLog, MemoryTopic, MemoryViewStore
 from ledger.adapters.rocks import RocksViewStore
 from ledger.bootstrap import bootstrap
 from ledger.checkpoint import Signer
+from ledger.errors import PurgeStopped
 from ledger.facts import encode_fact
 from ledger.log import AppendUncertain, Record, RecordBatch
 from ledger.policy import Policy
@@ -271,6 +273,39 @@ async def test_lane_that_is_closed_while_it_is_purged_leaves_the_event_loop_to_o
     await closing
     await task
     assert disk.events == ["purge begun", "others had their turn", "purge ended", "closed"]
+    RocksViewStore(tmp_path).close()
+
+
+class Ordered(World):
+    """A world whose writer tells whether the purge had ended when it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__([], [])
+        self.purging: list[asyncio.Task[None]] = []
+        self.was_purged: list[bool] = []
+
+    async def close(self) -> None:
+        self.was_purged.append(all(task.done() for task in self.purging))
+
+
+async def test_purge_is_stopped_before_the_writer_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocks, "REMOVAL_WAIT_S", 3_600.0)
+    world, store = Ordered(), RocksViewStore(tmp_path)
+    store.write({b"row": b"row"})
+    store.flush()
+    lane = Lane(world.parts(lambda _: store), P0)
+    await lane.restore()
+    lane.purged.erased()
+    # It waits for the scan, until it is stopped.
+    scan = store.scan(b"", b"\xff")
+    world.purging.append(asyncio.create_task(lane.purge()))
+    await asyncio.sleep(0.2)
+    assert not world.purging[0].done()
+    await lane.close()
+    assert world.was_purged == [True]
+    with pytest.raises(PurgeStopped):
+        await world.purging[0]
+    del scan
     RocksViewStore(tmp_path).close()
 
 

@@ -21,6 +21,22 @@ A, B = b"a" * 16, b"b" * 16
 META = MetaRow(position=7, anchor_offset=6)
 HOLDING = Holding(Standing(META, "log", RowsStatement(b"d" * 32, 3)), Position(5), None)
 SAID = Holding(Standing(META, "log", None), Position(5), None)
+REPORT = Report(
+    kind=ReporterKind.WORKER,
+    name="one",
+    partition=1,
+    ledger_id=META.ledger_id,
+    log_id="log",
+    position=7,
+    anchor_offset=6,
+    chain=META.chain,
+    clock_ms=0,
+    rows=HOLDING.standing.rows,
+    purged_position=5,
+    purged_content_position=None,
+    interval_ms=1_000,
+    written_at_ms=5,
+)
 INTERVAL_S = 1.0
 
 
@@ -50,31 +66,30 @@ def test_word_on_rows_that_are_being_restored_is_not_repeated(tmp_path: Path) ->
 
 
 async def test_restarted_worker_repeats_what_it_said_before_and_nothing_that_others_said(tmp_path: Path) -> None:
-    report = Report(
-        kind=ReporterKind.WORKER,
-        name="one",
-        partition=1,
-        ledger_id=META.ledger_id,
-        log_id="log",
-        position=7,
-        anchor_offset=6,
-        chain=META.chain,
-        clock_ms=0,
-        rows=HOLDING.standing.rows,
-        purged_position=5,
-        purged_content_position=None,
-        interval_ms=1_000,
-        written_at_ms=5,
-    )
     topic = MemoryTopic(2, log_id="reports")
-    topic.land(P0, B, encode_report(report), 10)
-    topic.land(P1, A, encode_report(report), 10)
-    topic.land(P1, B, encode_report(report), 10)
+    topic.land(P0, B, encode_report(REPORT), 10)
+    topic.land(P1, A, encode_report(REPORT), 10)
+    topic.land(P1, B, encode_report(REPORT), 10)
     for number in (P0, P1):
         rows_directory(tmp_path, number).mkdir()
     words = LastWords(tmp_path, set)
     await words.recall(MemoryLog(topic, now_ms=lambda: 0), A, [P0, P1])
     assert words.with_lanes({}) == {P1: SAID}
+
+
+async def test_restarted_worker_repeats_its_words_whoever_reports_in_a_later_format(tmp_path: Path) -> None:
+    later = b"\x02of a later release"
+    topic = MemoryTopic(2, log_id="reports")
+    topic.land(P0, A, encode_report(REPORT), 10)
+    topic.land(P0, A, later, 10)
+    topic.land(P1, A, encode_report(REPORT), 10)
+    topic.land(P0, B, later, 10)
+    topic.land(P1, B, later, 10)
+    for number in (P0, P1):
+        rows_directory(tmp_path, number).mkdir()
+    words = LastWords(tmp_path, set)
+    await words.recall(MemoryLog(topic, now_ms=lambda: 0), A, [P0, P1])
+    assert words.with_lanes({}) == {P1: SAID}, "its own that it does not understand stays as it is"
 
 
 async def test_worker_is_not_silent_about_rows_of_partitions_that_another_one_has_now(

@@ -13,6 +13,7 @@ from structlog.typing import EventDict
 
 from ledger import replica as replica_module
 from ledger import report, reporter
+from ledger.adapters.kafka_reports import KafkaReports
 from ledger.adapters.kafka_settings import REPORTS, KafkaSettings
 from ledger.adapters.kafka_topics import create_topics
 from ledger.adapters.rocks import RocksViewStore
@@ -188,6 +189,24 @@ async def test_silent_reporter_is_shown_and_can_be_forgotten_and_a_living_one_co
         code, _ = await ask("forget-reporter", str(listed["one"]["id"])[:8], "--yes")
         assert code == 0
         await until(lambda: is_reported(kafka_settings, "one"))
+
+
+async def test_reporter_of_a_later_release_is_shown_and_can_be_forgotten(
+    kafka_settings: KafkaSettings, run: Run
+) -> None:
+    words = ["--bootstrap", kafka_settings.bootstrap, "--prefix", kafka_settings.prefix]
+    newer = bytes(range(16))
+    topic = KafkaReports(kafka_settings)
+    await topic.write(P0, newer, b"\x02of a later release", timeout_s=10.0)
+    await topic.close()
+    listed = await asyncio.to_thread(run, "process", "reporters", *words)
+    assert (listed.code, "later release" in listed.out, newer.hex()[:8] in listed.out) == (4, True, True)
+    status = await asyncio.to_thread(run, "process", "status", "--json", *words)
+    assert status.json()["later_format"] == [newer.hex()]
+    forgotten = await asyncio.to_thread(run, "process", "forget-reporter", newer.hex()[:8], "--yes", "--json", *words)
+    assert (forgotten.code, forgotten.json()) == (0, {"forgotten": newer.hex(), "partitions": [0]})
+    listed = await asyncio.to_thread(run, "process", "reporters", "--json", *words)
+    assert (listed.code, listed.json()["later_format"]) == (0, [])
 
 
 async def is_reported(settings: KafkaSettings, *names: str) -> bool:

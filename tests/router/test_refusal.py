@@ -31,6 +31,7 @@ ERRORS: list[tuple[errors.LedgerError, tuple[int, str]]] = [
     (errors.Unknown("event-1", "no verdict"), (503, "ledger_unavailable")),
     (errors.RetryableError("later"), (503, "ledger_unavailable")),
     (errors.StoreFailed("IO error: /secret/path"), (503, "ledger_unavailable")),
+    (errors.PurgeStopped("the secret store is being closed"), (503, "ledger_unavailable")),
     (errors.AncestorMissing(7), (500, "defect")),
     (errors.ContentLost("lost"), (500, "defect")),
     (errors.ManifestMismatch("other ledger"), (500, "defect")),

@@ -83,7 +83,7 @@ class HopefulCommitter(Committer):
 class ForgetfulTopic(Topic):
     """An unclean election: the newest record goes after its writer was told that it is durable."""
 
-    def land(self, partition: Partition, key: bytes, value: bytes, appended_at_ms: int) -> Appended:
+    def land(self, partition: Partition, key: bytes, value: bytes | None, appended_at_ms: int) -> Appended:
         appended = super().land(partition, key, value, appended_at_ms)
         if appended.offset % 20 == 19:
             asyncio.get_running_loop().call_later(0.3, self._forget, partition, appended.offset)

@@ -54,7 +54,8 @@ class Topic(MemoryTopic):
         super().__init__(partition_count, log_id="simulated")
         self._on_landed = on_landed
 
-    def land(self, partition: Partition, key: bytes, value: bytes, appended_at_ms: int) -> Appended:
+    def land(self, partition: Partition, key: bytes, value: bytes | None, appended_at_ms: int) -> Appended:
+        assert value is not None, "an event is no null record"
         appended = super().land(partition, key, value, appended_at_ms)
         self._on_landed(partition, appended, value)
         return appended
