@@ -27,7 +27,7 @@ from api.metrics import Metrics
 from ledger.alias import partition_of
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Scope
-from tests.api.test_forwarding import breaking, stranger_of
+from tests.api.entry import breaking, stranger_of
 from tests.gateway.serving import listening
 from tests.gateway.world import base_config, config_from, key_of
 from tests.test_holding import KEY, PARTITION_COUNT, formatted
