@@ -35,7 +35,7 @@ from api.connections import SAFE_METHODS, Address, CallFailed, Connections, Inco
 from api.errors import NOT_HELD, NOT_SERVED, STARTING, UNAVAILABLE
 from api.holders import Holders
 from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
-from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
@@ -65,8 +65,9 @@ _HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 """Of one connection only (RFC 9110, 7.6.1), with what ``Connection`` itself names."""
-_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, LEDGER}
-"""The call has a host and a length of its own; the body that was expected is there."""
+_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, ASKED_LEDGER, LEDGER, NOT_SERVED}
+"""The call has a host and a length of its own; the body that was expected is there. And a client does not say what
+whoever repeats the headers of a request would be believed for."""
 _NOT_PASSED_ON = _HOP_BY_HOP | {"date", LEDGER}
 """This server writes the date; whose answer it is was for this replica to know."""
 
@@ -181,7 +182,7 @@ class Forwarding:
         holders = self._holders.of(partition)
         path = bytes(request.scope.get("raw_path") or request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
-        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (LEDGER, self._ledger)]
+        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (ASKED_LEDGER, self._ledger)]
         reads = reads or request.method in SAFE_METHODS
         targets: list[tuple[str, Address | None]] = [(url, None) for url in self._in_order(holders.urls)]
         said: set[str] = set()

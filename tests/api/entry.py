@@ -16,7 +16,7 @@ from starlette.routing import Route
 from api.errors import error_answer, status_and_body
 from api.forwarding import Forwarding
 from api.holders import Holders
-from api.ledger_name import FORWARDED, LEDGER
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER
 from api.metrics import Metrics
 from ledger.errors import LedgerError, NotHeld
 from tests.gateway.serving import listening
@@ -36,8 +36,8 @@ def app_of(handle: Handle) -> Starlette:
 
     async def named(request: Request) -> Response:
         answer = await handle(request)
-        if FORWARDED in request.headers and LEDGER in request.headers:
-            answer.headers[LEDGER] = request.headers[LEDGER]
+        if FORWARDED in request.headers and ASKED_LEDGER in request.headers:
+            answer.headers[LEDGER] = request.headers[ASKED_LEDGER]
         return answer
 
     return stranger_of(named)

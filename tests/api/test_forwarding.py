@@ -20,9 +20,9 @@ from structlog.testing import capture_logs
 
 from api.app import create_app
 from api.auth import Access, Caller, Role
-from api.errors import NOT_SERVED
+from api.errors import NOT_SERVED, STARTING
 from api.forwarding import LOST_AFTER_S, _Body
-from api.ledger_name import FORWARDED, LEDGER, ledger_named
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, ledger_named
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
 from ledger.errors import NotHeld
@@ -64,7 +64,9 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
         "te": "trailers",
         "x-twice": "ä".encode(),
         "user-agent": "somebody/1",
-        "turnledger-ledger": "the client's own",
+        ASKED_LEDGER: "the client's own",
+        LEDGER: LEDGER_ID.hex(),
+        NOT_SERVED: STARTING,
         "reads-first": reads_first,
     }
     async with listening(app_of(holder)) as url, entry(url) as front, httpx.AsyncClient(timeout=PATIENCE_S) as http:
@@ -79,12 +81,12 @@ async def test_request_arrives_as_it_was_sent_without_what_is_of_one_connection(
             b"/a%2Fb/%C3%A4",
             b"q=a%20b&q=%2B",
         )
-        assert (request.headers[FORWARDED], request.headers.getlist(LEDGER)) == ("1", [LEDGER_ID.hex()])
+        assert (request.headers[FORWARDED], request.headers.getlist(ASKED_LEDGER)) == ("1", [LEDGER_ID.hex()])
         assert LEDGER not in answer.headers
         for name in ("authorization", "content-type", "user-agent"):
             assert request.headers.getlist(name) == [sent[name]]
         assert dict(request.headers.raw)[b"x-twice"] == "ä".encode()
-        assert {"x-mine", "te"}.isdisjoint(request.headers.keys())
+        assert {"x-mine", "te", LEDGER, NOT_SERVED}.isdisjoint(request.headers.keys())
         assert request.headers["host"] == url.removeprefix("http://")
         # What the client named and nothing that the driver adds by itself.
         assert [len(request.headers.getlist(name)) for name in ("accept", "accept-encoding")] == [1, 1]
@@ -259,6 +261,25 @@ async def test_answer_that_does_not_name_the_ledger_is_not_believed(who: str, me
             assert outcomes(metrics) == {"misdirected": 1, "broken": 1, "answered": 1}
             assert (refused.status_code, error["code"], error["event_id"]) == (504, "unknown", "e1")
             assert outcomes(alone_metrics) == {"misdirected": 1, "broken": 1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_repeats_the_headers_of_a_request_is_no_ledger(method: str) -> None:
+    async def echo(request: Request) -> Response:
+        repeated = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        return Response(b"an echo", headers=repeated)
+
+    metrics = Metrics()
+    # Nor can a client make it one.
+    sent = {LEDGER: LEDGER_ID.hex(), NOT_SERVED: STARTING}
+    async with (
+        listening(stranger_of(echo)) as url,
+        entry(url, metrics=metrics) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.request(method, front, content=b"{}", headers=sent)
+    assert answer.status_code == (503 if method == "GET" else 504)
+    assert outcomes(metrics)["misdirected"] == 1
 
 
 @pytest.mark.parametrize("how", ["closes", "is silent"])
