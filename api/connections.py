@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
 from yarl import URL
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -54,8 +55,10 @@ class Address:
 class Incoming:
     """An answer that is still coming."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, answer: _Answer) -> None:
         self._answer = answer
+        self.peer = answer.peer
+        """The address that gave it, as ``Address`` writes it; None: its connection did not say."""
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers
         self.raw_headers = answer.raw_headers
@@ -114,6 +117,7 @@ class Connections:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=CHUNK_BYTES,
+            response_class=_Answer,
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
@@ -148,31 +152,36 @@ class Connections:
         body: bytes | None = None,
         connect_timeout_s: float,
         idle_timeout_s: float,
+        answer_timeout_s: float | None = None,
         at: Address | None = None,
     ) -> AsyncIterator[Incoming]:
         """Send a request and give its answer once the headers are there; leaving closes it.
 
         ``url`` is taken as it is, without the normalising that would change a client's query. Of the headers that the
-        driver adds by itself only those of ``added`` are. ``at``: ask this address of the URL's name and no other, on
-        a connection of its own. Raises ``CallFailed``.
+        driver adds by itself only those of ``added`` are. ``idle_timeout_s``: between any two bytes of the answer.
+        ``answer_timeout_s``: for its headers, from now on; more than ``connect_timeout_s``, so that a call that was
+        never sent is told from one that was. ``at``: ask this address of the URL's name and no other, on a connection
+        of its own. Raises ``CallFailed``.
         """
         async with self._session_at(at) as session:
             # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
             timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
             try:
-                answer = await session.request(
-                    method,
-                    URL(url, encoded=True),
-                    data=_data(body),
-                    headers=list(headers),
-                    timeout=timeout,
-                    allow_redirects=False,
-                    skip_auto_headers=_AUTOMATIC.difference(added),
-                    middlewares=() if method in SAFE_METHODS else (_sent_once,),
-                )
+                async with asyncio.timeout(answer_timeout_s):
+                    answer = await session.request(
+                        method,
+                        URL(url, encoded=True),
+                        data=_data(body),
+                        headers=list(headers),
+                        timeout=timeout,
+                        allow_redirects=False,
+                        skip_auto_headers=_AUTOMATIC.difference(added),
+                        middlewares=() if method in SAFE_METHODS else (_sent_once,),
+                    )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
                 _fail(error, was_sent=not not_sent)
+            assert isinstance(answer, _Answer), "the session's own class"
             incoming = Incoming(answer)
             try:
                 yield incoming
@@ -188,6 +197,17 @@ class Connections:
             return
         async with self._new_session(at) as session:
             yield session
+
+
+class _Answer(aiohttp.ClientResponse):
+    """Remembers who gave it: an answer that has come whole has given its connection back."""
+
+    peer: str | None = None
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        name = None if connection.transport is None else connection.transport.get_extra_info("peername")
+        self.peer = name[0] if isinstance(name, tuple) else None
+        return await super().start(connection)
 
 
 class _Only(AbstractResolver):

@@ -49,10 +49,12 @@ def stranger_of(handle: Handle) -> Starlette:
 
 
 @asynccontextmanager
-async def entry(*urls: str, metrics: Metrics | None = None, answers_within_s: float = PATIENT_S) -> AsyncIterator[str]:
+async def entry(
+    *urls: str, metrics: Metrics | None = None, answers_within_s: float = PATIENT_S, margin_s: float = PATIENT_S
+) -> AsyncIterator[str]:
     """Run a replica that holds nothing and takes ``urls`` for the holders of everything."""
     counted = metrics or Metrics()
-    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), LEDGER_ID, counted, answer_margin_s=0.0)
+    forwarding = Forwarding(Holders.parse(f"0={'|'.join(urls)}"), LEDGER_ID, counted, answer_margin_s=margin_s)
 
     async def refuse(request: Request) -> Response:
         if request.headers.get("reads-first"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -13,12 +15,14 @@ from starlette.responses import Response
 from structlog.testing import capture_logs
 
 import api.forwarding as forwarding_module
-from api.errors import NOT_SERVED
+from api.errors import NOT_SERVED, STARTING, UNAVAILABLE
 from api.metrics import Metrics
 from tests.api.entry import (
+    IMPATIENT_S,
     METHODS,
     PATIENCE_S,
     app_of,
+    breaking,
     dead,
     entry,
     outcomes,
@@ -136,10 +140,92 @@ async def test_addresses_of_a_name_that_all_refuse_are_asked_once_each(two_addre
             entry(url.replace("127.0.0.2", two_addresses)) as front,
             httpx.AsyncClient(timeout=PATIENCE_S) as http,
         ):
-            answer = await http.post(front, content=b"{}")
+            # The second time on a connection that is there already.
+            for _ in range(2):
+                asked.clear()
+                answer = await http.post(front, content=b"{}")
+                assert (answer.status_code, answer.content) == (503, b"its own reason")
+                assert len(asked) == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["addresses of a name", "URLs"])
+async def test_nobody_else_is_asked_when_the_ledger_took_its_time_to_say_that_it_cannot_answer(
+    is_named: bool, method: str, two_addresses: str
+) -> None:
+    asked: list[str] = []
+    margin_s = 0.2
+
+    async def other(request: Request) -> Response:
+        asked.append(request.method)
+        await asyncio.sleep(1.5 * margin_s)
+        return Response(b"its own reason", 503, headers={NOT_SERVED: UNAVAILABLE})
+
+    async with listening(app_of(other), host="127.0.0.2") as url:
+        port = int(url.rpartition(":")[2])
+        urls = [url.replace("127.0.0.2", two_addresses)] if is_named else [url, f"http://127.0.0.1:{port}"]
+        async with (
+            listening(app_of(other), port=port),
+            entry(*urls, margin_s=margin_s) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            answer = await http.request(method, front, content=b"{}")
             assert (answer.status_code, answer.content) == (503, b"its own reason")
-            # Once under the name, then each address.
-            assert len(asked) == 3
+            assert asked == [method]
+
+
+async def test_all_holders_together_have_one_deadline() -> None:
+    asked: list[str] = []
+
+    async def holder(request: Request) -> Response:
+        asked.append(request.method)
+        return Response(b"here")
+
+    async with (
+        breaking(is_silent=True) as (first, _),
+        breaking(is_silent=True) as (second, _),
+        listening(app_of(holder)) as url,
+        entry(first, second, url, answers_within_s=IMPATIENT_S, margin_s=2.0) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        answer = await http.get(front)
+        assert answer.status_code == 503
+        assert "one did not answer in time, there was no time to ask the others" in answer.json()["error"]["message"]
+        assert asked == []
+
+
+async def test_silent_address_of_a_name_is_followed_by_the_next_url_and_not_by_its_other_addresses(
+    two_addresses: str,
+) -> None:
+    async def beside(_: Request) -> Response:
+        return Response(b"beside")
+
+    async def after(_: Request) -> Response:
+        return Response(b"after")
+
+    async with breaking(is_silent=True, host="127.0.0.2") as (silent, taken):
+        port = int(silent.rpartition(":")[2])
+        name = silent.replace("127.0.0.2", two_addresses)
+        async with (
+            listening(app_of(beside), port=port),
+            listening(app_of(after)) as url,
+            entry(name, url, answers_within_s=IMPATIENT_S, margin_s=4.0) as front,
+            httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        ):
+            assert (await http.get(front)).content == b"after"
+            assert len(taken) == 1, "the name server gives this address first"
+
+
+async def test_change_is_waited_for_until_the_deadline_though_others_are_left() -> None:
+    async with (
+        breaking(is_silent=True) as (silent, taken),
+        entry(silent, dead(), answers_within_s=IMPATIENT_S, margin_s=1.0) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        began_s = time.monotonic()
+        answer = await http.post(front, content=b"{}")
+        assert (answer.status_code, len(taken)) == (504, 1)
+        assert time.monotonic() - began_s >= IMPATIENT_S + 1.0
 
 
 async def test_nobody_reachable_is_503_with_the_range_and_no_url() -> None:
@@ -149,7 +235,7 @@ async def test_nobody_reachable_is_503_with_the_range_and_no_url() -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         error = answer.json()["error"]
         assert (error["code"], error["reason"]) == ("unavailable", "holder")
-        assert "partitions 0 can be reached" in error["message"]
+        assert "partitions 0 could answer: one could not be reached; nothing was changed" in error["message"]
         assert url.rsplit(":", 1)[1] not in answer.text
     assert outcomes(metrics) == {"unreachable": 1}
 
@@ -232,7 +318,10 @@ async def test_holder_that_changed_nothing_is_passed_over(not_served: str, statu
             if not_served == "unavailable":
                 assert answer.content == b"its own reason"
             else:
-                assert answer.json()["error"]["code"] == (not_served if status == 421 else "unavailable")
+                error = answer.json()["error"]
+                assert error["code"] == (not_served if status == 421 else "unavailable")
+                if not_served == STARTING:
+                    assert "could answer: one is starting; nothing was changed" in error["message"]
         # Whoever is away may hold it: to ask again is worth it.
         async with entry(first, dead()) as front:
             assert (await http.post(front, content=b"{}")).status_code == 503
