@@ -8,6 +8,7 @@ is tried until one is connected, and each can be asked by itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -27,6 +28,9 @@ BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
 KEEP_ALIVE_S = 30
 """Below the idle time after which servers drop a connection: what is reused must not be about to be closed."""
 
+RESOLVED_S = 5.0
+"""For so long the addresses of a name are remembered: requests that are passed over come in numbers while a holder
+starts. Shorter than aiohttp remembers them for the connections that it makes by itself (10 s)."""
 PROBES = 5
 """Within the time after which a peer is lost: one that is dropped does not end a connection."""
 
@@ -84,6 +88,7 @@ class Connections:
         """``lost_after_s``: a machine that does not even acknowledge is given up after it; None: as the kernel does."""
         self._lost_after_s = lost_after_s
         self._session: aiohttp.ClientSession | None = None
+        self._names = _Names()
 
     async def start(self) -> None:
         """Make the pool of connections."""
@@ -91,6 +96,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._names.close()
         if self._session is not None:
             await self._session.close()
 
@@ -100,7 +106,7 @@ class Connections:
         assert parts.host is not None, "checked when it was configured"
         try:
             async with asyncio.timeout(timeout_s):
-                found = await aiohttp.ThreadedResolver().resolve(parts.host, parts.port or 0, socket.AF_UNSPEC)
+                found = await self._names.resolve(parts.host, parts.port or 0)
         except OSError:
             return []
         return [Address(one) for one in found] if len(found) > 1 else []
@@ -197,6 +203,35 @@ class Connections:
             return
         async with self._new_session(at) as session:
             yield session
+
+
+class _Names:
+    """Asks for the addresses of a name once at a time, however many wait for them: each question holds a thread."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], asyncio.Task[list[ResolveResult]]] = {}
+
+    async def resolve(self, host: str, port: int) -> list[ResolveResult]:
+        """Return the addresses as they were told within ``RESOLVED_S``. Raises ``OSError``."""
+        name = host, port
+        if name not in self._asked:
+            asking = asyncio.create_task(aiohttp.ThreadedResolver().resolve(host, port, socket.AF_UNSPEC))
+            asking.add_done_callback(functools.partial(self._answered, name))
+            self._asked[name] = asking
+        # Who does not wait any longer does not end it for the others.
+        return await asyncio.shield(self._asked[name])
+
+    def _answered(self, name: tuple[str, int], asking: asyncio.Task[list[ResolveResult]]) -> None:
+        if asking.cancelled() or asking.exception() is not None:
+            self._asked.pop(name)
+        else:
+            asyncio.get_running_loop().call_later(RESOLVED_S, self._asked.pop, name)
+
+    async def close(self) -> None:
+        """End what is asked."""
+        for asking in self._asked.values():
+            asking.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
 
 class _Answer(aiohttp.ClientResponse):

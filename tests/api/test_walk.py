@@ -14,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
+import api.connections as connections_module
 import api.forwarding as forwarding_module
+from api.connections import Connections
 from api.errors import NOT_SERVED, STARTING, UNAVAILABLE
 from api.metrics import Metrics
 from tests.api.entry import (
@@ -295,6 +297,63 @@ async def test_name_that_is_not_resolved_in_time_was_not_sent_to(monkeypatch: py
             finally:
                 go_on.set()
     assert [(line["event"], line["reason"]) for line in logged] == [("holder_failed", "timeout")]
+
+
+@pytest.mark.parametrize("is_answered", [True, False], ids=["a name server", "one that is silent"])
+async def test_name_server_is_asked_once_for_many_requests_that_are_passed_over(
+    is_answered: bool, two_addresses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, go_on, questions = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def resolve(host: str, port: int, *rest: Any, **options: Any) -> list[Any]:
+        if host == two_addresses:
+            questions.append(host)
+            # The first one is the driver's, for its connection.
+            if len(questions) > 1 and not is_answered:
+                go_on.wait(30)
+        return list(known(host, port, *rest, **options))
+
+    async def other(_: Request) -> Response:
+        return Response(b"", 503, headers={NOT_SERVED: STARTING})
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    # However slow this machine is, all is asked within it.
+    monkeypatch.setattr(connections_module, "RESOLVED_S", 3_600.0)
+    async with (
+        listening(app_of(other)) as url,
+        entry(url.replace("127.0.0.1", two_addresses)) as front,
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+    ):
+        try:
+            for _ in range(2):
+                answers = await asyncio.gather(*(http.post(front, content=b"{}") for _ in range(3)))
+                assert [answer.status_code for answer in answers] == [503] * 3
+            assert len(questions) == 2
+        finally:
+            go_on.set()
+
+
+async def test_addresses_of_a_name_are_forgotten(two_addresses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, answers = socket.getaddrinfo, list[list[Any]]()
+
+    def resolve(host: str, port: int, *rest: Any, **options: Any) -> list[Any]:
+        answers.append(list(known(host, port, *rest, **options)))
+        # A name whose addresses change between two questions, and that is not known in between.
+        if len(answers) == 2:
+            raise socket.gaierror("nobody knows")
+        return answers[-1][::-1] if len(answers) == 3 else answers[-1]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(connections_module, "RESOLVED_S", 0.0)
+    connections = Connections()
+    seen = []
+    for _ in range(3):
+        found = await connections.addresses(f"http://{two_addresses}:1", timeout_s=PATIENCE_S)
+        seen.append([str(one) for one in found])
+        # A timer of no time is called in the next turn of the loop.
+        await asyncio.sleep(0.01)
+    await connections.close()
+    assert seen == [["127.0.0.2", "127.0.0.1"], [], ["127.0.0.1", "127.0.0.2"]]
 
 
 @pytest.mark.parametrize(("not_served", "status"), [("starting", 503), ("not_held", 421), ("unavailable", 503)])
