@@ -8,6 +8,7 @@ is tried until one is connected, and each can be asked by itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
 from yarl import URL
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -26,6 +28,9 @@ BODY_AT_ONCE_BYTES_MAX = 1024 * 1024
 KEEP_ALIVE_S = 30
 """Below the idle time after which servers drop a connection: what is reused must not be about to be closed."""
 
+RESOLVED_S = 5.0
+"""For so long the addresses of a name are remembered: requests that are passed over come in numbers while a holder
+starts. Shorter than aiohttp remembers them for the connections that it makes by itself (10 s)."""
 PROBES = 5
 """Within the time after which a peer is lost: one that is dropped does not end a connection."""
 
@@ -54,8 +59,10 @@ class Address:
 class Incoming:
     """An answer that is still coming."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, answer: _Answer) -> None:
         self._answer = answer
+        self.peer = answer.peer
+        """The address that gave it, as ``Address`` writes it; None: its connection did not say."""
         self.status = answer.status
         self.headers: Mapping[str, str] = answer.headers
         self.raw_headers = answer.raw_headers
@@ -81,6 +88,7 @@ class Connections:
         """``lost_after_s``: a machine that does not even acknowledge is given up after it; None: as the kernel does."""
         self._lost_after_s = lost_after_s
         self._session: aiohttp.ClientSession | None = None
+        self._names = _Names()
 
     async def start(self) -> None:
         """Make the pool of connections."""
@@ -88,6 +96,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._names.close()
         if self._session is not None:
             await self._session.close()
 
@@ -97,7 +106,7 @@ class Connections:
         assert parts.host is not None, "checked when it was configured"
         try:
             async with asyncio.timeout(timeout_s):
-                found = await aiohttp.ThreadedResolver().resolve(parts.host, parts.port or 0, socket.AF_UNSPEC)
+                found = await self._names.resolve(parts.host, parts.port or 0)
         except OSError:
             return []
         return [Address(one) for one in found] if len(found) > 1 else []
@@ -114,6 +123,7 @@ class Connections:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=CHUNK_BYTES,
+            response_class=_Answer,
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
@@ -148,31 +158,36 @@ class Connections:
         body: bytes | None = None,
         connect_timeout_s: float,
         idle_timeout_s: float,
+        answer_timeout_s: float | None = None,
         at: Address | None = None,
     ) -> AsyncIterator[Incoming]:
         """Send a request and give its answer once the headers are there; leaving closes it.
 
         ``url`` is taken as it is, without the normalising that would change a client's query. Of the headers that the
-        driver adds by itself only those of ``added`` are. ``at``: ask this address of the URL's name and no other, on
-        a connection of its own. Raises ``CallFailed``.
+        driver adds by itself only those of ``added`` are. ``idle_timeout_s``: between any two bytes of the answer.
+        ``answer_timeout_s``: for its headers, from now on; more than ``connect_timeout_s``, so that a call that was
+        never sent is told from one that was. ``at``: ask this address of the URL's name and no other, on a connection
+        of its own. Raises ``CallFailed``.
         """
         async with self._session_at(at) as session:
             # With the name's resolution, which `sock_connect` leaves out; no call waits for a connection of the pool.
             timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=idle_timeout_s)
             try:
-                answer = await session.request(
-                    method,
-                    URL(url, encoded=True),
-                    data=_data(body),
-                    headers=list(headers),
-                    timeout=timeout,
-                    allow_redirects=False,
-                    skip_auto_headers=_AUTOMATIC.difference(added),
-                    middlewares=() if method in SAFE_METHODS else (_sent_once,),
-                )
+                async with asyncio.timeout(answer_timeout_s):
+                    answer = await session.request(
+                        method,
+                        URL(url, encoded=True),
+                        data=_data(body),
+                        headers=list(headers),
+                        timeout=timeout,
+                        allow_redirects=False,
+                        skip_auto_headers=_AUTOMATIC.difference(added),
+                        middlewares=() if method in SAFE_METHODS else (_sent_once,),
+                    )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
                 _fail(error, was_sent=not not_sent)
+            assert isinstance(answer, _Answer), "the session's own class"
             incoming = Incoming(answer)
             try:
                 yield incoming
@@ -188,6 +203,46 @@ class Connections:
             return
         async with self._new_session(at) as session:
             yield session
+
+
+class _Names:
+    """Asks for the addresses of a name once at a time, however many wait for them: each question holds a thread."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], asyncio.Task[list[ResolveResult]]] = {}
+
+    async def resolve(self, host: str, port: int) -> list[ResolveResult]:
+        """Return the addresses as they were told within ``RESOLVED_S``. Raises ``OSError``."""
+        name = host, port
+        if name not in self._asked:
+            asking = asyncio.create_task(aiohttp.ThreadedResolver().resolve(host, port, socket.AF_UNSPEC))
+            asking.add_done_callback(functools.partial(self._answered, name))
+            self._asked[name] = asking
+        # Who does not wait any longer does not end it for the others.
+        return await asyncio.shield(self._asked[name])
+
+    def _answered(self, name: tuple[str, int], asking: asyncio.Task[list[ResolveResult]]) -> None:
+        if asking.cancelled() or asking.exception() is not None:
+            self._asked.pop(name)
+        else:
+            asyncio.get_running_loop().call_later(RESOLVED_S, self._asked.pop, name)
+
+    async def close(self) -> None:
+        """End what is asked."""
+        for asking in self._asked.values():
+            asking.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+
+
+class _Answer(aiohttp.ClientResponse):
+    """Remembers who gave it: an answer that has come whole has given its connection back."""
+
+    peer: str | None = None
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        name = None if connection.transport is None else connection.transport.get_extra_info("peername")
+        self.peer = name[0] if isinstance(name, tuple) else None
+        return await super().start(connection)
 
 
 class _Only(AbstractResolver):

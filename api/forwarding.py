@@ -6,8 +6,8 @@ a holder: method, path, query, body and all headers that are meant for the other
 - it is forwarded once: whoever gets a forwarded request and does not hold the partition either says so (421), and the
   replica that was asked first asks the next URL of the range;
 - a holder that cannot be reached, has only just started, or says that it changed nothing because its ledger cannot
-  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere. Under a
-  name of several addresses each is asked before the next URL is;
+  answer now is passed over for the next; with none left the answer is 503, and nothing was changed anywhere. Who is the
+  next, and until when, ``api.walk`` says;
 - an answer that does not name this ledger is not believed, whatever it says: who gave it is passed over. Only a change
   that was answered by nobody knows whom, such as a proxy, has an unknown outcome;
 - a request that was sent is not sent again when its connection breaks, but for one that only reads: its outcome is
@@ -22,7 +22,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -31,22 +32,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.connections import SAFE_METHODS, Address, CallFailed, Connections, Incoming
+from api.connections import SAFE_METHODS, CallFailed, Connections, Incoming
 from api.errors import NOT_HELD, NOT_SERVED, STARTING, UNAVAILABLE
-from api.holders import Holders
+from api.holders import HolderRange, Holders
 from api.leaving import CLIENT_LEFT, is_cancelled, unless_left
-from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, OTHER_LEDGER, ledger_named
 from api.metrics import Metrics
+from api.walk import Target, Walk
 from ledger.errors import NotHeld, TooLarge, Unavailable, Unknown
 from ledger.turn import Partition
 
 logger = structlog.get_logger("api.forwarding")
 
-CONNECT_TIMEOUT_S = 1.0
-"""For one URL, with its name's resolution and all its addresses: holders are in one network. A range of two that are
-both cut off is answered within the default deadline of a read. An address that is asked by itself has as much again."""
 ANSWER_MARGIN_S = 3.0
-"""Above what a holder may take for an answer by its own deadlines: for its network, and a pause of it."""
+"""Above what a holder may take for an answer by its own deadlines: for its network, a pause of it, and holders that
+were passed over before."""
 LOST_AFTER_S = 10
 """After so long without an acknowledgement a holder's machine is gone; its process may be silent for minutes."""
 REST_S = 5.0
@@ -65,8 +65,9 @@ _HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 """Of one connection only (RFC 9110, 7.6.1), with what ``Connection`` itself names."""
-_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, LEDGER}
-"""The call has a host and a length of its own; the body that was expected is there."""
+_NOT_SENT_ON = _HOP_BY_HOP | {"host", "content-length", "expect", FORWARDED, ASKED_LEDGER, LEDGER, NOT_SERVED}
+"""The call has a host and a length of its own; the body that was expected is there. And a client does not say what
+whoever repeats the headers of a request would be believed for."""
 _NOT_PASSED_ON = _HOP_BY_HOP | {"date", LEDGER}
 """This server writes the date; whose answer it is was for this replica to know."""
 
@@ -83,6 +84,39 @@ class _Named(msgspec.Struct):
 
 _named = msgspec.json.Decoder(_Named)
 
+_ELSEWHERE = "something else answers where --holders says that one is"
+_SAID = {
+    "unreachable": "one could not be reached",
+    "timeout": "one did not answer in time",
+    "broken": "one broke off",
+    STARTING: "one is starting",
+    UNAVAILABLE: "one cannot answer now",
+    NOT_HELD: "one does not hold them",
+    STRANGER: _ELSEWHERE,
+    OTHER_LEDGER: _ELSEWHERE,
+}
+"""Why holders are passed over, as the caller is told: never who they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A request as it is sent on, the same to whomever it goes."""
+
+    request: Request
+    target: str
+    """Path and query."""
+    headers: list[tuple[str, str]]
+    body: bytes
+    reads: bool
+    """It changes nothing, so it may be sent again."""
+
+    def event_id(self) -> str:
+        """Return the event ID that a change names; empty as far as that cannot be read."""
+        try:
+            return self.request.query_params.get("event_id") or _named.decode(self.body).event_id or ""
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+
 
 class Forwarding:
     """Sends requests on. One per process; ``start`` before use, ``close`` after."""
@@ -90,8 +124,8 @@ class Forwarding:
     def __init__(
         self, holders: Holders, ledger_id: bytes, metrics: Metrics, *, answer_margin_s: float = ANSWER_MARGIN_S
     ) -> None:
-        """``ledger_id`` is that of this replica, and has to be that of whoever answers. ``answer_margin_s``: a holder
-        may be silent for so much longer than a call's ``answers_within_s``."""
+        """``ledger_id`` is that of this replica, and has to be that of whoever answers. ``answer_margin_s``: so much
+        longer than a call's ``answers_within_s`` all holders together may be silent."""
         self._holders = holders
         self._ledger = ledger_id.hex()
         self._metrics = metrics
@@ -132,7 +166,8 @@ class Forwarding:
         stack = AsyncExitStack()
         try:
             content = await body.whole(body_bytes_max)
-            opening = asyncio.create_task(self._open(stack, partition, request, content, answers_within_s))
+            sent = self._sent(request, content, reads=request.method in SAFE_METHODS)
+            opening = asyncio.create_task(self._open(stack, partition, sent, answers_within_s))
             return _PassedOn(await unless_left(request.receive, opening), stack, self._metrics)
         except (asyncio.CancelledError, ClientDisconnect):
             await stack.aclose()
@@ -159,82 +194,79 @@ class Forwarding:
         ``reads``: nothing is changed by it. Raises like ``served``.
         """
         async with AsyncExitStack() as stack:
-            incoming = await self._open(stack, partition, request, body, answers_within_s, media_type, reads=reads)
+            sent = self._sent(request, body, media_type, reads=reads)
+            incoming = await self._open(stack, partition, sent, answers_within_s)
             try:
                 return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
             except CallFailed as failure:
                 self._metrics.forwarded("broken")
-                raise self._broken(partition, str(failure), None, reads=reads) from failure
+                raise self._broken(partition, str(failure), "", reads=reads) from failure
 
-    async def _open(
-        self,
-        stack: AsyncExitStack,
-        partition: Partition,
-        request: Request,
-        body: bytes,
-        answers_within_s: float,
-        media_type: str | None = None,
-        *,
-        reads: bool = False,
-    ) -> Incoming:
-        """Send the request to the holders of a partition, one after the other; return the first answer."""
-        holders = self._holders.of(partition)
+    def _sent(self, request: Request, body: bytes, media_type: str | None = None, *, reads: bool) -> _Sent:
+        """Return a request as it is sent on, with another body and type of it if these are given."""
         path = bytes(request.scope.get("raw_path") or request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
-        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (LEDGER, self._ledger)]
-        reads = reads or request.method in SAFE_METHODS
-        targets: list[tuple[str, Address | None]] = [(url, None) for url in self._in_order(holders.urls)]
+        headers = [*_sent_on(request.headers, media_type), (FORWARDED, "1"), (ASKED_LEDGER, self._ledger)]
+        target = f"{path}?{query}" if query else path
+        return _Sent(request=request, target=target, headers=headers, body=body, reads=reads)
+
+    async def _open(
+        self, stack: AsyncExitStack, partition: Partition, sent: _Sent, answers_within_s: float
+    ) -> Incoming:
+        """Send a request to the holders of a partition, one after the other; return the first answer."""
+        holders = self._holders.of(partition)
+        walk = Walk(
+            self._in_order(holders.urls),
+            self._connections,
+            answers_within_s=answers_within_s,
+            margin_s=self._answer_margin_s,
+        )
         said: set[str] = set()
-        while targets:
-            url, address = targets.pop(0)
-            at = None if address is None else str(address)
-            asked: dict[str, str | None] = {"partitions": str(holders), "url": url, "address": at}
-            calling = self._connections.open(
-                request.method,
-                f"{url}{path}?{query}" if query else f"{url}{path}",
-                headers=headers,
-                body=body if body or request.method not in SAFE_METHODS else None,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-                idle_timeout_s=answers_within_s + self._answer_margin_s,
-                at=address,
-            )
+        while (target := walk.next()) is not None:
+            at = None if target.address is None else str(target.address)
+            asked: dict[str, str | None] = {"partitions": str(holders), "url": target.url, "address": at}
             async with AsyncExitStack() as trying:
                 try:
-                    incoming = await trying.enter_async_context(calling)
+                    incoming = await trying.enter_async_context(self._calling(target, sent, walk))
                     word = self._word(incoming)
                 except CallFailed as failure:
-                    self._failed_at_s[url] = time.monotonic()
+                    self._failed_at_s[target.url] = time.monotonic()
                     logger.warning("holder_failed", **asked, reason=failure.reason)
-                    if failure.was_sent and not reads:
+                    if failure.was_sent and not sent.reads:
                         self._metrics.forwarded("broken")
-                        raise self._broken(partition, str(failure), _event_id(request, body), reads=False) from failure
+                        raise self._broken(partition, str(failure), sent.event_id(), reads=False) from failure
                     said.add(failure.reason)
                     if failure.reason == "broken":
-                        # Else no address could be connected, or one is silent, and would be so again.
-                        targets[:0] = await self._each(url, address)
+                        # Else no address could be connected, or one is silent.
+                        await walk.goes_on(target, failure.reason)
                     continue
-                if word == STRANGER and not reads:
+                if word == STRANGER and not sent.reads:
                     self._tell_passed_over(word, incoming, asked)
                     self._metrics.forwarded("broken")
-                    message = f"HTTP {incoming.status} from something that does not say that it is this ledger"
-                    raise self._broken(partition, message, _event_id(request, body), reads=False)
-                if word is not None:
-                    targets[:0] = await self._each(url, address)
+                    raise HolderBroke(sent.event_id(), _of_a_stranger(holders, incoming))
+                goes_on = word is not None and await walk.goes_on(target, word, answered_by=incoming.peer)
                 # The last one's own reason says more than that nobody has answered.
-                if word is None or (word == UNAVAILABLE and not targets):
-                    self._failed_at_s.pop(url, None)
+                if word is None or (word == UNAVAILABLE and not goes_on):
+                    self._failed_at_s.pop(target.url, None)
                     self._metrics.forwarded("answered")
                     stack.push_async_exit(trying.pop_all())
                     return incoming
                 said.add(word)
                 self._tell_passed_over(word, incoming, asked)
-        raise self._nobody(partition, said)
+        raise self._nobody(partition, said, is_cut_short=walk.is_cut_short)
 
-    async def _each(self, url: str, asked: Address | None) -> list[tuple[str, Address | None]]:
-        """Return each address of a URL's name, when whoever was asked under the name is passed over."""
-        if asked is not None:
-            return []
-        return [(url, one) for one in await self._connections.addresses(url, timeout_s=CONNECT_TIMEOUT_S)]
+    def _calling(self, target: Target, sent: _Sent, walk: Walk) -> AbstractAsyncContextManager[Incoming]:
+        method = sent.request.method
+        return self._connections.open(
+            method,
+            f"{target.url}{sent.target}",
+            headers=sent.headers,
+            body=sent.body if sent.body or method not in SAFE_METHODS else None,
+            connect_timeout_s=walk.connect_timeout_s(reads=sent.reads),
+            answer_timeout_s=walk.answer_timeout_s(reads=sent.reads),
+            idle_timeout_s=walk.idle_timeout_s,
+            at=target.address,
+        )
 
     def _word(self, incoming: Incoming) -> str | None:
         """Return why an answer is passed over, in one word; None: it is this ledger's."""
@@ -260,25 +292,26 @@ class Forwarding:
         now_s = time.monotonic()
         return sorted(urls, key=lambda url: now_s < self._failed_at_s.get(url, float("-inf")) + REST_S)
 
-    def _nobody(self, partition: Partition, said: Set[str]) -> NotHeld | Unavailable:
+    def _nobody(self, partition: Partition, said: Set[str], *, is_cut_short: bool) -> NotHeld | Unavailable:
         """Return what a caller is told whose request no holder has answered, for these reasons; nothing was changed."""
         holders = self._holders.of(partition)
-        if said == {NOT_HELD}:
+        if said == {NOT_HELD} and not is_cut_short:
             self._metrics.forwarded("disagreed")
             message = f"and neither by the replicas that --holders names for partitions {holders}; correct the map"
             return NotHeld(partition, message)
         self._metrics.forwarded("unreachable")
-        message = f"no replica that holds partitions {holders} can be reached; nothing was changed"
-        if said & {STRANGER, OTHER_LEDGER}:
-            message += "; something else answers where --holders says that one is"
-        return Unavailable("holder", message)
+        why = [text for word, text in _SAID.items() if word in said]
+        if said - _SAID.keys():
+            why.append("one refused it")
+        if is_cut_short:
+            why.append("there was no time to ask the others")
+        answered = f"no replica that holds partitions {holders} could answer"
+        return Unavailable("holder", f"{answered}: {', '.join(dict.fromkeys(why))}; nothing was changed")
 
-    def _broken(
-        self, partition: Partition, how: str, event_id: str | None, *, reads: bool
-    ) -> Unavailable | HolderBroke:
+    def _broken(self, partition: Partition, how: str, event_id: str, *, reads: bool) -> Unavailable | HolderBroke:
         """Return what a caller is told whose request was sent and not answered to the end."""
         message = f"the replica that holds partitions {self._holders.of(partition)} failed: {how}"
-        return Unavailable("holder", message) if reads else HolderBroke(event_id or "", message)
+        return Unavailable("holder", message) if reads else HolderBroke(event_id, message)
 
 
 def refuse_again(request: Request, partition: Partition) -> None:
@@ -376,9 +409,6 @@ def _nominated(connection: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for value in connection for name in value.split(","))
 
 
-def _event_id(request: Request, body: bytes) -> str | None:
-    """Return the event ID that a change names, as far as that can be read."""
-    try:
-        return request.query_params.get("event_id") or _named.decode(body).event_id
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+def _of_a_stranger(holders: HolderRange, incoming: Incoming) -> str:
+    answered = f"what --holders names for partitions {holders} answered HTTP {incoming.status}"
+    return f"{answered} and does not say that it is this ledger"

@@ -25,8 +25,11 @@ from ledger.ledger import Ledger
 
 FORWARDED = "turnledger-forwarded"
 """Header of a request that another replica has sent on."""
+ASKED_LEDGER = "turnledger-asked-ledger"
+"""Header of such a request: the ID of the ledger that it is about, in hexadecimal."""
 LEDGER = "turnledger-ledger"
-"""Header of such a request and of its answer: the ledger's ID, in hexadecimal."""
+"""Header of its answer: the ID of the ledger that gave it. Not the same name, since what only repeats the headers of a
+request is no ledger."""
 OTHER_LEDGER = "other_ledger"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -42,7 +45,7 @@ def of_ledger(
         if ledger is None or FORWARDED not in request.headers:
             return await answering(request, *rest, **named)
         name = ledger.ledger_id.hex()
-        is_ours = request.headers.get(LEDGER, name) == name
+        is_ours = request.headers.get(ASKED_LEDGER, name) == name
         response = await answering(request, *rest, **named) if is_ours else _other_ledger()
         response.headers[LEDGER] = name
         return response

@@ -40,8 +40,14 @@ def test_every_partition_of_a_range_has_its_urls_in_order() -> None:
         ("0=http://a:65536", "must be an http or https URL with a host"),
         ("0=http://user:secret@a", "must have no user and password"),
         ("0=http://a?x=1", "must have no query and no fragment"),
+        ("0=http://a..b:8420", "must have a host whose parts between dots have 1 to 63 characters"),
+        ("0=http://.a", "must have a host whose parts between dots have 1 to 63 characters"),
+        (f"0=http://{'a' * 64}.b", "must have a host whose parts between dots have 1 to 63 characters"),
+        ("0=http://127.1", "must have a name for a host, or an address of four decimal numbers"),
+        ("0=http://010.0.0.1", "must have a name for a host, or an address of four decimal numbers"),
+        ("0=http://2130706433", "must have a name for a host, or an address of four decimal numbers"),
         (f"0={A}|{A}/", "names a URL twice"),
-        ("0=http://" + "a" * (URL_BYTES_MAX - 6), f"must have at most {URL_BYTES_MAX} bytes"),
+        ("0=http://a/" + "a" * (URL_BYTES_MAX - 8), f"must have at most {URL_BYTES_MAX} bytes"),
     ],
 )
 def test_what_is_no_map_is_refused(text: str, reason: str) -> None:
@@ -52,8 +58,14 @@ def test_what_is_no_map_is_refused(text: str, reason: str) -> None:
 
 
 def test_longest_url_is_taken() -> None:
-    url = "http://" + "a" * (URL_BYTES_MAX - 7)
+    url = "http://a/" + "a" * (URL_BYTES_MAX - 9)
+    assert len(url) == URL_BYTES_MAX
     assert Holders.parse(f"0={url}").of(Partition(0)).urls == (url,)
+
+
+@pytest.mark.parametrize("host", ["a" * 63, f"{'a' * 63}.b.", "[::1]", "[fe80::1%25lo]", "127.0.0.1", "a_b"])
+def test_host_that_can_be_asked_for_is_taken(host: str) -> None:
+    assert Holders.parse(f"0=http://{host}:8420").of(Partition(0)).urls == (f"http://{host}:8420",)
 
 
 def test_partitions_without_a_holder_are_named() -> None:

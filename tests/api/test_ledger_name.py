@@ -17,7 +17,7 @@ from api.errors import NOT_SERVED
 from api.forwarding import Forwarding
 from api.health import health_app
 from api.holders import Holders
-from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, OTHER_LEDGER
 from api.metrics import Metrics
 from ledger.adapters.http import LedgerClient
 from ledger.answer import Found, Missing
@@ -126,10 +126,10 @@ async def test_answer_of_a_route_names_the_ledger_when_the_request_was_forwarded
     async with formatted() as world, replica(world) as holder, httpx.AsyncClient(base_url=holder.url) as http:
         path, name = ("/ledger/v1/lookup" if method == "GET" else "/ledger/v1/turns"), holder.ledger.ledger_id.hex()
         sent = {"authorization": f"Bearer {token}"}
-        for forwarded in ({FORWARDED: "1"}, {FORWARDED: "1", LEDGER: name}):
+        for forwarded in ({FORWARDED: "1"}, {FORWARDED: "1", ASKED_LEDGER: name}):
             answer = await http.request(method, path, params=LOOKUP, headers=sent | forwarded)
             assert (answer.status_code, answer.headers.get(LEDGER)) == (status, name)
-        for own in ({}, {LEDGER: "00" * 16}):
+        for own in ({}, {ASKED_LEDGER: "00" * 16}):
             answer = await http.request(method, path, params=LOOKUP, headers=sent | own)
             assert (answer.status_code, answer.headers.get(LEDGER)) == (status, None)
 
@@ -137,7 +137,7 @@ async def test_answer_of_a_route_names_the_ledger_when_the_request_was_forwarded
 async def test_request_about_another_ledger_is_refused_before_it_is_read() -> None:
     async with formatted() as world, replica(world) as holder, httpx.AsyncClient(base_url=holder.url) as http:
         # Not even a token is asked for.
-        answer = await http.post("/ledger/v1/turns", headers={FORWARDED: "1", LEDGER: "00" * 16})
+        answer = await http.post("/ledger/v1/turns", headers={FORWARDED: "1", ASKED_LEDGER: "00" * 16})
         assert (answer.status_code, answer.json()["error"]["code"]) == (421, OTHER_LEDGER)
         assert answer.headers[LEDGER] == holder.ledger.ledger_id.hex()
         assert answer.headers[NOT_SERVED] == OTHER_LEDGER

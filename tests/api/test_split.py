@@ -24,7 +24,7 @@ from ledger.adapters.memory import MemoryContentStore, MemoryLog, MemoryViewStor
 from ledger.ledger import Ledger, wall_clock_ms
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition
-from tests.api.test_forwarding import app_of, breaking, stranger_of
+from tests.api.entry import app_of, breaking, stranger_of
 from tests.gateway.serving import listening
 from tests.test_holding import KEY, formatted, scope_in
 

@@ -22,12 +22,12 @@ from api.gateway.routing import Routing
 from api.gateway.service import Gateway
 from api.gateway.upstream import Upstream
 from api.holders import Holders
-from api.ledger_name import FORWARDED, LEDGER, OTHER_LEDGER
+from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, OTHER_LEDGER
 from api.metrics import Metrics
 from ledger.alias import partition_of
 from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Scope
-from tests.api.test_forwarding import breaking, stranger_of
+from tests.api.entry import breaking, stranger_of
 from tests.gateway.serving import listening
 from tests.gateway.world import base_config, config_from, key_of
 from tests.test_holding import KEY, PARTITION_COUNT, formatted
@@ -122,7 +122,7 @@ async def test_gateway_names_its_ledger_to_who_sends_a_request_on(tmp_path: Path
         for path, status in (("models", 200), ("responses/resp_1", 421)):
             answer = await http.get(f"{client.base_url}{path}", headers=sent)
             assert (answer.status_code, len(answer.headers.get(LEDGER, ""))) == (status, 32)
-            answer = await http.get(f"{client.base_url}{path}", headers=sent | {LEDGER: "00" * 16})
+            answer = await http.get(f"{client.base_url}{path}", headers=sent | {ASKED_LEDGER: "00" * 16})
             assert (answer.status_code, answer.json()["error"]["code"]) == (421, OTHER_LEDGER)
         answer = await http.get(f"{client.base_url}none", headers=sent)
         assert (answer.status_code, answer.headers.get(LEDGER)) == (404, None)
