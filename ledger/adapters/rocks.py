@@ -147,9 +147,10 @@ class RocksViewStore:
                 self._check_not_ending()
                 # The flush ends the write-ahead log that still holds what was deleted.
                 self._database.flush()
-                before = self._table_files()
+                rewritten = self._live_files()
+                before = rewritten | self._table_files()
                 self._database.compact_range(None, None, options)
-                kept = before & self._live_files()
+                kept = rewritten & self._live_files()
                 left = kept or self._not_removed(before)
         except Exception as error:  # rocksdict raises bare Exception
             if self._is_ending:
@@ -161,8 +162,8 @@ class RocksViewStore:
             # RocksDB's C interface returns nothing from a compaction, so a full disk would pass for an empty one.
             where = "the store in memory" if self._path is None else self._path / "LOG"
             raise StoreFailed(
-                f"purging deleted rows failed: {len(kept)} of {len(before)} table files were not rewritten; free disk "
-                f"space, or make the rows again if {where} names a corruption"
+                f"purging deleted rows failed: {len(kept)} of {len(rewritten)} table files were not rewritten; free "
+                f"disk space, or make the rows again if {where} names a corruption"
             )
         if left:
             raise StoreFailed(
@@ -236,12 +237,16 @@ class RocksViewStore:
         """Return the names of the table files that hold the present rows."""
         return {file["name"].lstrip("/") for file in self._database.live_files()}
 
-    def _not_removed(self, replaced: set[str]) -> set[str]:
-        """Return which of the files are there after ``REMOVAL_WAIT_S``, or when the store is to be closed."""
+    def _not_removed(self, before: set[str]) -> set[str]:
+        """Return which of the files hold no present rows and are there all the same, after ``REMOVAL_WAIT_S`` or when
+        the store is to be closed."""
         until_s = time.monotonic() + REMOVAL_WAIT_S
-        while (left := replaced & self._table_files()) and not self._is_ending and time.monotonic() < until_s:
+        while True:
+            # Live ones among them were being written when the purge began: they hold what came after.
+            left = (before & self._table_files()) - self._live_files()
+            if not left or self._is_ending or time.monotonic() >= until_s:
+                return left
             time.sleep(REMOVAL_LOOK_S)
-        return left
 
 
 _STOPPED = "the purge was stopped: the store is being closed"
