@@ -20,7 +20,6 @@ from ledger.rows import Kind, MetaRow
 from ledger.table import Rows, decode_row, partition_prefix
 from ledger.tables import (
     MARKER_KEY,
-    NO_ROWS,
     Marker,
     TableCopy,
     TableState,
@@ -166,7 +165,7 @@ class _Reading:
             self._problem = self._problem or f"the marker at {record.offset} cannot be read: {error}"
             self.pending = {}
             return
-        if not marker.rows_count and marker.rows_digest == NO_ROWS:
+        if not marker.rows_count:
             self.pending = {}
             self._problem = ""
             self._meta = None
@@ -174,7 +173,7 @@ class _Reading:
         self._apply(record.offset + 1, marker)
 
     async def _begin_anew(self, position: int, marker: Marker) -> None:
-        if self.state.rows_count or self.state.rows_digest != NO_ROWS:
+        if self.state.rows_count:
             await wipe(self._copy)
         self.state = TableState(tables_id=self.state.tables_id, position=position, marker=marker)
 

@@ -9,7 +9,6 @@ The queue also holds tasks that follow from no row (releases, sweeps, removals, 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from ledger.rows import (
     NodeRow,
     ResponseRow,
     Task,
+    ordered,
 )
 from ledger.turn import RUNNING
 
@@ -35,7 +35,6 @@ _DERIVED_TASKS = frozenset({Task.FORGET_EVENT, Task.FORGET_KEY, Task.FORGET_TOMB
 """Of the queue, the tasks whose entries follow from rows; of the other index kinds all do."""
 _DERIVED_KINDS = frozenset(kind[0] for kind in INDEX_KINDS - {Kind.QUEUE})
 _NONE: tuple[Entry, ...] = ()
-_ordered = struct.Struct(">Q").pack
 _QUEUE, _TASK_AT = Kind.QUEUE[0], 9
 
 
@@ -55,10 +54,10 @@ def _of_response(key: bytes, row: ResponseRow) -> tuple[Entry, ...]:
         return _of_tombstone(key, row)
     if row.status in RUNNING:
         return _NONE
-    living = (Kind.LIVING + row.principal + _ordered(row.node), key[1:])
+    living = (Kind.LIVING + row.principal + ordered(row.node), key[1:])
     if not row.end_at_ms:
         return (living,)
-    return (living, (Kind.QUEUE + _ordered(row.end_at_ms) + Task.END_RESPONSE + key[1:], b""))
+    return (living, (Kind.QUEUE + ordered(row.end_at_ms) + Task.END_RESPONSE + key[1:], b""))
 
 
 def _of_alias(key: bytes, row: ConversationRow | ItemRow) -> tuple[Entry, ...]:
@@ -66,7 +65,7 @@ def _of_alias(key: bytes, row: ConversationRow | ItemRow) -> tuple[Entry, ...]:
 
 
 def _of_tombstone(key: bytes, row: ResponseRow | ConversationRow | ItemRow) -> tuple[Entry, ...]:
-    forget_at = _ordered(row.forget_at_ms)
+    forget_at = ordered(row.forget_at_ms)
     return (
         (Kind.TOMBSTONE + row.principal + forget_at + key, b""),
         (Kind.QUEUE + forget_at + Task.FORGET_TOMBSTONE + key, b""),
@@ -80,15 +79,15 @@ def _of_node(key: bytes, row: NodeRow) -> tuple[Entry, ...]:
 def _of_lineage(key: bytes, row: LineageRow) -> tuple[Entry, ...]:
     if not row.active_offset:
         return _NONE
-    return ((Kind.ACTIVITY + row.principal + _ordered(row.active_offset), key[1:]),)
+    return ((Kind.ACTIVITY + row.principal + ordered(row.active_offset), key[1:]),)
 
 
 def _of_event(key: bytes, row: EventRow) -> tuple[Entry, ...]:
-    return ((Kind.QUEUE + _ordered(forgets_event_at_ms(row)) + Task.FORGET_EVENT + key[1:], b""),)
+    return ((Kind.QUEUE + ordered(forgets_event_at_ms(row)) + Task.FORGET_EVENT + key[1:], b""),)
 
 
 def _of_key(key: bytes, row: KeyRow) -> tuple[Entry, ...]:
-    return ((Kind.QUEUE + _ordered(row.until_ms) + Task.FORGET_KEY + key[1:], b""),)
+    return ((Kind.QUEUE + ordered(row.until_ms) + Task.FORGET_KEY + key[1:], b""),)
 
 
 derivations: dict[int, Callable[[bytes, Any], tuple[Entry, ...]]] = {

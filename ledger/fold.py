@@ -56,8 +56,8 @@ from ledger.event import (
 from ledger.fold_rules import ACCEPTED, Step, duplicate_of, refused
 from ledger.lifecycle import QUEUE_EVERY_RECORDS, Lifecycle
 from ledger.log import Record
-from ledger.rows import EventRow, Kind, MetaRow, QuarantineRow, Task
-from ledger.table import Rows, ordered
+from ledger.rows import EventRow, Kind, MetaRow, QuarantineRow, Task, ordered
+from ledger.table import Rows
 from ledger.verdict import Code, ErasureOrdered, Fact, Outcome
 
 _WINDOW = "not_after lies further ahead than event_window_max_ms"

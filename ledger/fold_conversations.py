@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from ledger.event import ConversationCreated, ConversationDeleted, ConversationUpdated, ItemDeleted, ItemsAppended
 from ledger.fates import item_fate
 from ledger.fold_rules import Step, refused, same_owner
-from ledger.rows import ConversationRow, Fate, Kind
-from ledger.table import ordered
+from ledger.rows import ConversationRow, Fate, Kind, ordered
 from ledger.verdict import Code, ContentUnneeded, Outcome
 
 

@@ -12,8 +12,20 @@ from ledger.event import OwnerRef
 from ledger.fates import item_fate
 from ledger.lifecycle import Lifecycle
 from ledger.log import Record
-from ledger.rows import ConversationRow, EventRow, Fate, ItemRow, KeyRow, Kind, LineageRow, NodeRow, ResponseRow, Task
-from ledger.table import Rows, ordered
+from ledger.rows import (
+    ConversationRow,
+    EventRow,
+    Fate,
+    ItemRow,
+    KeyRow,
+    Kind,
+    LineageRow,
+    NodeRow,
+    ResponseRow,
+    Task,
+    ordered,
+)
+from ledger.table import Rows
 from ledger.turn import CONTINUABLE, RUNNING, Status
 from ledger.verdict import Code, Outcome
 

@@ -17,8 +17,8 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from ledger.fates import NEVER_MS, Gone, conversation_fate, item_fate, response_fate
-from ledger.rows import ConversationRow, Fate, ItemRow, Kind, LineageRow, ResponseRow, Task, TurnRow
-from ledger.table import Rows, ordered
+from ledger.rows import ConversationRow, Fate, ItemRow, Kind, LineageRow, ResponseRow, Task, TurnRow, ordered
+from ledger.table import Rows
 from ledger.turn import RUNNING
 from ledger.verdict import ContentUnneeded, Fact
 

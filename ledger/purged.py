@@ -12,6 +12,7 @@ import contextlib
 
 from ledger.errors import StoreFailed
 from ledger.rows import LocalKind, MetaRow
+from ledger.table import partition_prefix
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
 
@@ -20,7 +21,7 @@ POSITION_BYTES = 8
 
 def purged_key(partition: Partition) -> bytes:
     """Return the key of the local row."""
-    return partition.to_bytes(2, "big") + LocalKind.PURGED
+    return partition_prefix(partition) + LocalKind.PURGED
 
 
 def unpurged(partition: Partition) -> dict[bytes, bytes | None]:

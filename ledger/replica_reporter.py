@@ -19,7 +19,7 @@ from ledger.replica import Replica
 from ledger.report import RowsStatement
 from ledger.reporter import Holding, Identity, Reporter, Reports, Standing
 from ledger.table import partition_prefix
-from ledger.tables import DIGEST_BYTES, DIGEST_MODULUS, scan_digests
+from ledger.tables import encode_digest, scan_digests
 from ledger.turn import Partition
 from ledger.verdict import Fact
 
@@ -102,7 +102,7 @@ async def digested(scan: Iterator[tuple[bytes, bytes]]) -> RowsStatement:
         total += part_total
         count += part_count
         if len(rows) < DIGEST_ROWS:
-            return RowsStatement((total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), count)
+            return RowsStatement(encode_digest(total), count)
         await asyncio.sleep((loop.time() - began_s) * (1 / DIGEST_SHARE - 1))
 
 

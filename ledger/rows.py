@@ -6,6 +6,7 @@ Byte-identical rows on every replica (design rule 2) are compared over ``FOLDED_
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 
 import msgspec
@@ -80,6 +81,10 @@ class LocalKind:
     LOG_ID = b"\xfe"
     """``replica``, in its view: identity of the log that the rows were folded from, as text."""
 
+
+ordered = struct.Struct(">Q").pack
+"""Return 8 bytes of a key that sort as the non-negative number does (a C function: it runs several times per record).
+Raises ``struct.error`` for any other number."""
 
 INDEX_KINDS = frozenset({Kind.QUEUE, Kind.ACTIVITY, Kind.MEMBER, Kind.LIVING, Kind.TOMBSTONE})
 INDEX_GROUP_BYTES = {kind: 0 if kind == Kind.QUEUE else 20 for kind in INDEX_KINDS}

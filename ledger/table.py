@@ -6,7 +6,6 @@ are kept between batches, which is safe because rows are frozen and one process 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -33,6 +32,7 @@ from ledger.rows import (
     PrincipalRow,
     ResponseRow,
     TurnRow,
+    ordered,
 )
 from ledger.turn import Partition, Position
 from ledger.view import ViewStore
@@ -47,16 +47,13 @@ _decode = {kind[0]: msgspec.msgpack.Decoder(row_type).decode for kind, row_type 
 _encode = msgspec.msgpack.Encoder().encode
 _UNKNOWN = object()
 _EVENT, _NODE, _QUEUE = Kind.EVENT[0], Kind.NODE[0], Kind.QUEUE[0]
-_PREFIX_BYTES = 2
+PREFIX_BYTES = 2
+"""Of a key: those that name the partition."""
 
 
 def partition_prefix(partition: Partition) -> bytes:
-    """Return the first two bytes of every key of a partition."""
-    return partition.to_bytes(2, "big")
-
-
-ordered = struct.Struct(">Q").pack
-"""Return 8 bytes that sort as the non-negative number does (a C function: it runs several times per record)."""
+    """Return the first bytes of every key of a partition."""
+    return partition.to_bytes(PREFIX_BYTES, "big")
 
 
 class Changes(NamedTuple):
@@ -251,7 +248,7 @@ class Rows:
                 derived.update(index.changed)
                 continue
             for key, value in index.changed.items():
-                (derived if is_derived(key, _PREFIX_BYTES) else other)[key] = value
+                (derived if is_derived(key, PREFIX_BYTES) else other)[key] = value
         return Changes(new, other, derived)
 
     def committed(self) -> None:

@@ -27,7 +27,7 @@ from ledger.derived import Entry, derivations, is_derived
 from ledger.errors import UndecodableRecord
 from ledger.purged import purged_key, unpurged
 from ledger.rows import FOLDED_KINDS, Kind, LocalKind, MetaRow
-from ledger.table import decode_row, folded_rows, partition_prefix
+from ledger.table import PREFIX_BYTES, decode_row, folded_rows, partition_prefix
 from ledger.turn import Partition
 from ledger.view import ViewStore
 
@@ -113,7 +113,6 @@ class TableChange(NamedTuple):
 _encoder = msgspec.msgpack.Encoder()
 _marker_decoder = msgspec.msgpack.Decoder(Marker)
 _state_decoder = msgspec.msgpack.Decoder(TableState)
-_PREFIX_BYTES = 2
 # Bound once: they run for every row that changes.
 _length = struct.Struct(">I").pack
 _blake2b, _number = hashlib.blake2b, int.from_bytes
@@ -180,6 +179,11 @@ def pair_digests(rows: Iterable[tuple[bytes, bytes]]) -> int:
     )
 
 
+def encode_digest(total: int) -> bytes:
+    """Return the row digest of what rows have added to it."""
+    return (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big")
+
+
 def scan_digests(rows: Iterable[tuple[bytes, bytes]]) -> tuple[int, int]:
     """Return what stored rows, by key with the partition, add to a row digest, and how many of them tables carry.
 
@@ -190,7 +194,7 @@ def scan_digests(rows: Iterable[tuple[bytes, bytes]]) -> tuple[int, int]:
     stored: list[Entry] = []
     derived: list[Entry] = []
     for stored_key, row in rows:
-        key = stored_key[_PREFIX_BYTES:]
+        key = stored_key[PREFIX_BYTES:]
         if is_row(key):
             carried.append((key, row))
             with contextlib.suppress(UndecodableRecord):
@@ -215,14 +219,14 @@ def table_change(
     Reads the rows as they are, so call it before the changes are written.
     """
     keys = list(changes)
-    added = [(key[_PREFIX_BYTES:], row) for key, row in new.items()]
+    added = [(key[PREFIX_BYTES:], row) for key, row in new.items()]
     removed: list[tuple[bytes, bytes]] = []
     deleted: list[tuple[bytes, None]] = []
     for key, before in zip(keys, store.get_many(keys), strict=True):
         after = changes[key]
         if after == before:
             continue
-        table_key = key[_PREFIX_BYTES:]
+        table_key = key[PREFIX_BYTES:]
         if before is not None:
             removed.append((table_key, before))
         if after is None:
@@ -233,7 +237,7 @@ def table_change(
     return TableChange(
         [*added, *deleted],
         removed,
-        (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"),
+        encode_digest(total),
         rows_count + len(added) - len(removed),
     )
 
@@ -246,7 +250,7 @@ def digest_of(store: ViewStore, partition: Partition) -> tuple[bytes, int]:
         part_total, part_count = scan_digests(part)
         total += part_total
         count += part_count
-    return (total % DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "big"), count
+    return encode_digest(total), count
 
 
 def _entries(key: bytes, row: bytes) -> tuple[Entry, ...]:

@@ -24,8 +24,8 @@ from ledger.rows import (
     PrincipalRow,
     ResponseRow,
     Task,
+    ordered,
 )
-from ledger.table import ordered
 from ledger.turn import TERMINAL
 
 _decoders = {kind: msgspec.msgpack.Decoder(row_type) for kind, row_type in ROW_TYPES.items()}

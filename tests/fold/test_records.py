@@ -10,8 +10,7 @@ from ledger import codec
 from ledger.event import ClockTicked
 from ledger.fold import UnsupportedUpgrade, is_anchor
 from ledger.log import RECORD_BYTES_MAX
-from ledger.rows import Kind
-from ledger.table import ordered
+from ledger.rows import Kind, ordered
 from ledger.turn import Partition
 from ledger.verdict import Code
 from tests.fold.given import World
