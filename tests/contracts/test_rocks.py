@@ -3,7 +3,7 @@
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,42 +192,42 @@ def test_purge_while_a_scan_keeps_an_old_table_file_is_not_complete(tmp_path: Pa
     store.close()
 
 
-def test_purge_beside_short_scans_is_complete(tmp_path: Path) -> None:
-    store = RocksViewStore(tmp_path)
-    store.write({secrets.token_bytes(8): secrets.token_bytes(100) for _ in range(1_000)})
+def purge_beside(store: RocksViewStore, work: Callable[[], None], *, times: int) -> None:
+    """Purge a store while another thread works on it without a pause; neither may fail."""
     ended = Event()
 
-    def scan() -> None:
+    def keep_working() -> None:
         while not ended.is_set():
-            assert len(list(store.scan(b"", b"\xff" * 9))) == 1_000
+            work()
 
     with ThreadPoolExecutor(1) as threads:
-        scanning = threads.submit(scan)
+        working = threads.submit(keep_working)
         try:
-            for _ in range(10):
+            for _ in range(times):
                 store.purge()
         finally:
             ended.set()
-    assert scanning.exception() is None
+    assert working.exception() is None
+
+
+def test_purge_beside_short_scans_is_complete(tmp_path: Path) -> None:
+    store = RocksViewStore(tmp_path)
+    store.write({secrets.token_bytes(8): secrets.token_bytes(100) for _ in range(1_000)})
+
+    def scan() -> None:
+        assert len(list(store.scan(b"", b"\xff" * 9))) == 1_000
+
+    purge_beside(store, scan, times=10)
     store.close()
 
 
 def test_purge_beside_writes_is_complete(tmp_path: Path) -> None:
     store = RocksViewStore(tmp_path)
-    ended = Event()
 
     def write() -> None:
-        while not ended.is_set():
-            store.write({secrets.token_bytes(2): secrets.token_bytes(1_000) for _ in range(100)})
+        store.write({secrets.token_bytes(2): secrets.token_bytes(1_000) for _ in range(100)})
 
-    with ThreadPoolExecutor(1) as threads:
-        writing = threads.submit(write)
-        try:
-            for _ in range(5):
-                store.purge()
-        finally:
-            ended.set()
-    assert writing.exception() is None
+    purge_beside(store, write, times=5)
     store.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,13 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from api.forwarding import Forwarding
-from api.gateway.app import answers_within_s, create_gateway_app
+from api.gateway.app import answers_within_s
 from api.gateway.config import GatewayConfig
-from api.gateway.metrics import GatewayMetrics
 from api.gateway.operations import OPERATIONS
-from api.gateway.routing import Routing
-from api.gateway.service import Gateway
-from api.gateway.upstream import Upstream
 from api.holders import Holders
 from api.ledger_name import ASKED_LEDGER, FORWARDED, LEDGER, OTHER_LEDGER
 from api.metrics import Metrics
@@ -29,7 +24,7 @@ from ledger.settings import LedgerSettings
 from ledger.turn import Partition, Scope
 from tests.api.entry import breaking, stranger_of
 from tests.gateway.serving import listening
-from tests.gateway.world import base_config, config_from, key_of
+from tests.gateway.world import base_config, config_from, gateway_over, key_of
 from tests.test_holding import KEY, PARTITION_COUNT, formatted
 
 PRINCIPAL = "tenant-0"
@@ -44,26 +39,15 @@ async def gateway_beside(holder_url: str, directory: Path) -> AsyncIterator[Asyn
     scope = Scope(namespace=config.namespace, route=config.route, principal=PRINCIPAL)
     partition = partition_of(KEY.principal(scope), PARTITION_COUNT)
     held = frozenset(map(Partition, range(PARTITION_COUNT))) - {partition}
-    metrics = Metrics()
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(formatted())
         ledger = await stack.enter_async_context(world.ledger(held))
         await ledger.start()
-        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), ledger.ledger_id, metrics)
+        forwarding = Forwarding(Holders.parse(f"{partition}={holder_url}"), ledger.ledger_id, Metrics())
         await forwarding.start()
         stack.push_async_callback(forwarding.close)
-        gateway = Gateway(
-            config=config,
-            ledger=ledger,
-            routing=Routing(config, now_s=asyncio.get_running_loop().time),
-            upstream=Upstream(config.targets),
-            metrics=GatewayMetrics(metrics),
-            forwarding=forwarding,
-        )
-        await gateway.start()
-        stack.push_async_callback(gateway.close)
-        url = await stack.enter_async_context(listening(create_gateway_app(gateway)))
-        yield await stack.enter_async_context(AsyncOpenAI(base_url=f"{url}/v1", api_key=key_of(PRINCIPAL)))
+        gateway = await stack.enter_async_context(gateway_over(ledger, config, forwarding=forwarding))
+        yield await stack.enter_async_context(AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key_of(PRINCIPAL)))
 
 
 CHANGES: dict[str, Ask] = {

@@ -24,6 +24,7 @@ import pytest
 import yaml
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from api.forwarding import Forwarding
 from api.gateway.app import WithGateway, create_gateway_app
 from api.gateway.config import GatewayConfig
 from api.gateway.metrics import GatewayMetrics
@@ -133,9 +134,13 @@ class Replica:
 
 @asynccontextmanager
 async def gateway_over(
-    ledger: Ledger | None, config: GatewayConfig, *, now_ms: Callable[[], int] = wall_clock_ms
+    ledger: Ledger | None,
+    config: GatewayConfig,
+    *,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    forwarding: Forwarding | None = None,
 ) -> AsyncIterator[Replica]:
-    """Run a gateway in this process, over a ledger that somebody else closes."""
+    """Run a gateway in this process, over a ledger, and with forwarding, that somebody else closes."""
     metrics = Metrics()
     if ledger is not None:
         metrics.watch(ledger)
@@ -146,6 +151,7 @@ async def gateway_over(
         upstream=Upstream(config.targets),
         metrics=GatewayMetrics(metrics),
         now_ms=now_ms,
+        forwarding=forwarding,
     )
     await gateway.start()
     beside = health_app(ledger, metrics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from ledger import codec
 from ledger.adapters.rocks import RocksViewStore
 from ledger.errors import Unavailable
 from ledger.log import Record
-from ledger.turn import Offset, Partition, Position
+from ledger.turn import Offset, Partition
 from processors.materialize import Materializer
 from tests.fold.names import T0_MS, formatted
 from tests.fold.sequences import POLICIES
 from tests.processors.test_lane import Fate, World
-from tests.processors.world import until
+from tests.processors.world import Assigned, until
 from tests.tables.topic import P0
 
 FORMATTED = Record(
@@ -66,26 +66,6 @@ class Recorded(RocksViewStore):
         self._events.append("closed")
 
 
-class Membership:
-    """What the test assigns."""
-
-    def __init__(self) -> None:
-        self.assign: Callable[[frozenset[Partition]], None] = lambda _: None
-
-    def join(self, on_assigned: Callable[[frozenset[Partition]], None]) -> Membership:
-        self.assign = on_assigned
-        return self
-
-    async def start(self) -> None:
-        self.assign(frozenset({P0}))
-
-    async def confirm(self, partition: Partition, position: Position) -> None:
-        await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        pass
-
-
 @asynccontextmanager
 async def running(service: Materializer) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(service.run())
@@ -98,46 +78,50 @@ async def running(service: Materializer) -> AsyncIterator[asyncio.Task[None]]:
         await service.close()
 
 
+async def taken_and_given_back(service: Materializer, membership: Assigned) -> None:
+    """Take the partition from the worker and give it back, as soon as the worker knows of each."""
+    membership.assign(frozenset())
+    await until(lambda: not service.held())
+    membership.assign(frozenset({P0}))
+    await until(lambda: bool(service.statuses()))
+
+
+async def opened_only_once_closed(service: Materializer, world: SlowWorld) -> None:
+    """Let the writer close, and see that the rows are opened again after that and not before."""
+    assert world.events == ["opened"]
+    world.may_close.set()
+    await until(lambda: P0 in service.lanes())
+    assert world.events == ["opened", "closed", "opened"]
+
+
 async def test_partition_that_is_lost_while_its_lane_is_closed_for_a_restore_is_closed_to_the_end(
     tmp_path: Path,
 ) -> None:
-    world, membership = SlowWorld(tmp_path), Membership()
+    world, membership = SlowWorld(tmp_path), Assigned(P0)
     service = Materializer(world.parts(world.open_store), membership.join)
     async with running(service):
         await world.is_closing.wait()
-        membership.assign(frozenset())
-        await until(lambda: not service.held())
-        membership.assign(frozenset({P0}))
-        await until(lambda: bool(service.statuses()))
-        assert world.events == ["opened"]
-        world.may_close.set()
-        await until(lambda: P0 in service.lanes())
-        assert world.events == ["opened", "closed", "opened"]
+        await taken_and_given_back(service, membership)
+        await opened_only_once_closed(service, world)
     assert world.events[3:] == ["closed"]
 
 
 async def test_partition_that_comes_back_and_is_lost_again_before_its_lane_is_closed_is_closed_to_the_end(
     tmp_path: Path,
 ) -> None:
-    world, membership = SlowWorld(tmp_path), Membership()
+    world, membership = SlowWorld(tmp_path), Assigned(P0)
     world.fates.clear()
     service = Materializer(world.parts(world.open_store), membership.join)
     async with running(service):
         await until(lambda: P0 in service.lanes())
         for _ in range(2):
-            membership.assign(frozenset())
-            await until(lambda: not service.held())
-            membership.assign(frozenset({P0}))
-            await until(lambda: bool(service.statuses()))
-        assert world.events == ["opened"]
-        world.may_close.set()
-        await until(lambda: P0 in service.lanes())
-        assert world.events == ["opened", "closed", "opened"]
+            await taken_and_given_back(service, membership)
+        await opened_only_once_closed(service, world)
     assert world.events[3:] == ["closed"]
 
 
 async def test_lane_whose_writer_cannot_be_closed_gives_its_rows_free_and_says_so(tmp_path: Path) -> None:
-    world, membership = FailingWorld(tmp_path), Membership()
+    world, membership = FailingWorld(tmp_path), Assigned(P0)
     service = Materializer(world.parts(world.open_store), membership.join)
     with structlog.testing.capture_logs() as logs:
         async with running(service):

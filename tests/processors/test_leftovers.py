@@ -11,34 +11,14 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.kafka_settings import KafkaSettings
-from ledger.turn import Partition, Position
+from ledger.turn import Partition
 from processors import leftovers
 from processors.leftovers import REMOVED, Leftovers, rows_directory
 from processors.materialize import Materializer
 from tests.adapters.kafka_world import P0, P1
-from tests.processors.world import caught_up, publish, replica, reported, until, whole_worker, worker
+from tests.processors.world import Assigned, caught_up, publish, replica, reported, until, whole_worker, worker
 
 BOTH = frozenset({P0, P1})
-
-
-class Shared:
-    """A membership whose partitions the test decides."""
-
-    def __init__(self) -> None:
-        self.assign: Callable[[frozenset[Partition]], None] = lambda _: None
-
-    def join(self, on_assigned: Callable[[frozenset[Partition]], None]) -> Shared:
-        self.assign = on_assigned
-        return self
-
-    async def start(self) -> None:
-        self.assign(BOTH)
-
-    async def confirm(self, partition: Partition, position: Position) -> None:
-        await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        pass
 
 
 class Looking:
@@ -63,7 +43,7 @@ async def test_rows_of_a_partition_that_moved_away_are_removed_after_a_while_and
     kafka_settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "UNASSIGNED_S", 0.5)
-    shared, directory = Shared(), tmp_path / "worker"
+    shared, directory = Assigned(*BOTH), tmp_path / "worker"
     async with (
         replica(kafka_settings, tmp_path / "replica") as ledger,
         worker(kafka_settings, directory, join=shared.join) as service,
@@ -95,7 +75,7 @@ async def test_rows_of_a_partition_that_moved_away_are_removed_after_a_while_and
 async def test_partition_that_comes_back_while_its_rows_are_removed_is_opened_after_that(
     kafka_settings: KafkaSettings, tmp_path: Path
 ) -> None:
-    shared, directory = Shared(), tmp_path / "worker"
+    shared, directory = Assigned(*BOTH), tmp_path / "worker"
 
     def remove() -> None:
         time.sleep(1)

@@ -159,6 +159,28 @@ async def reported(settings: KafkaSettings) -> list[PartitionReporters]:
             await topic.close()
 
 
+class Assigned:
+    """A membership whose partitions the test decides; nobody else takes part."""
+
+    def __init__(self, *first: Partition) -> None:
+        """``first`` are those that it begins with."""
+        self.assign: Callable[[frozenset[Partition]], None] = lambda _: None
+        self._first = frozenset(first)
+
+    def join(self, on_assigned: Callable[[frozenset[Partition]], None]) -> Assigned:
+        self.assign = on_assigned
+        return self
+
+    async def start(self) -> None:
+        self.assign(self._first)
+
+    async def confirm(self, partition: Partition, position: Position) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+
 async def until(condition: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = TIMEOUT_S) -> None:
     """Return when a condition holds."""
     async with asyncio.timeout(timeout_s):
