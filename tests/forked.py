@@ -35,6 +35,11 @@ _context.set_forkserver_preload(
 _lock = threading.Lock()
 
 
+def unconfigured() -> dict[str, str]:
+    """Return this process's environment without what configures a turnledger."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
+
+
 class Forked:
     """One command that runs, or has ended."""
 

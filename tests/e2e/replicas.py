@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import socket
@@ -19,7 +18,7 @@ from ledger.alias import AliasKey
 from ledger.composition import open_kafka
 from ledger.policy import Policy
 from ledger.turn import Content, Owner, Scope, Selector, SelectorKind, Turn
-from tests.forked import Forked
+from tests.forked import Forked, unconfigured
 
 READY_PREFIX = "turnledger serving on "
 START_TIMEOUT_S = 60.0
@@ -72,8 +71,7 @@ class Service:
             "--bootstrap", self._deployment.kafka.bootstrap, "--prefix", self._deployment.kafka.prefix,
             "--alias-key-file", str(self._deployment.key_file), "--log-level", "error",
         ]  # fmt: skip
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
-        self._process = await asyncio.to_thread(Forked, *words, environ=environ)
+        self._process = await asyncio.to_thread(Forked, *words, environ=unconfigured())
         line = await asyncio.wait_for(asyncio.to_thread(self._process.output.readline), START_TIMEOUT_S)
         assert line.startswith(READY_PREFIX), f"the service ended with {await self.kill()}"
         self.url = line.removeprefix(READY_PREFIX).strip()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import os
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from ledger.ledger import Ledger, wall_clock_ms
 from ledger.policy import Policy
 from ledger.settings import LedgerSettings
 from tests.e2e.replicas import READY_PREFIX, START_TIMEOUT_S, Deployment, free_port
-from tests.forked import Forked
+from tests.forked import Forked, unconfigured
 from tests.gateway.serving import listening
 
 PRINCIPALS = [f"tenant-{number}" for number in range(1000)]
@@ -337,8 +336,7 @@ class GatewayProcess:
             "gateway", "--config", str(self._config), "--port", str(self.port),
             "--directory", str(self._directory), "--log-level", "error", *self._log_options,
         ]  # fmt: skip
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNLEDGER_")}
-        self._process = Forked(*words, environ={**environment, **self._environ})
+        self._process = Forked(*words, environ={**unconfigured(), **self._environ})
 
     def await_ready(self) -> None:
         """Return when it serves."""
